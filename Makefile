@@ -1,0 +1,49 @@
+# Two commands on a fresh machine (Linux x86-64, Python 3.11 or 3.12, make, bash): make boot, make test.
+SHELL := /bin/bash
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+.DEFAULT_GOAL := help
+.PHONY: help boot test check format lock clean
+
+# Here and in CI Python may be told to write no bytecode: the stack then compiles itself
+# anew at every boot, which takes 12 seconds longer.
+unexport PYTHONDONTWRITEBYTECODE
+
+BIN := .venv/bin
+SOURCES := $(wildcard app tests scripts bench)
+SHELL_SCRIPTS := .ci/run $(wildcard scripts/*.sh)
+DOCKERFILES := $(wildcard Dockerfile* docker/Dockerfile*)
+
+help: ## say what there is (the default)
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@echo 'PYTHON=python3.12 names the interpreter; BOOT_* variables reach the boot; ARGS="-k name" reaches pytest.'
+
+boot: export BOOT_HARDWARE ?= cpu
+boot: export BOOT_REPORT_DIR ?= reports
+boot: ## install the locked H100 set if needed, then boot (a rehearsal unless BOOT_HARDWARE says else)
+	@scripts/env.sh run
+	@$(BIN)/python -m app.boot
+
+test: ## install the dev set too if needed, then run the tests
+	@scripts/env.sh dev
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: ## lint, format, types, shell scripts, Dockerfiles
+	@scripts/env.sh dev
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/python -m mypy $(SOURCES)
+	$(BIN)/shellcheck $(SHELL_SCRIPTS)
+	$(if $(DOCKERFILES),$(BIN)/hadolint $(DOCKERFILES))
+
+format: ## format the sources and make the lint fixes that are safe
+	@scripts/env.sh dev
+	$(BIN)/ruff check --fix-only $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+lock: ## make docker/requirements.*.txt from the .in files (UPGRADE=1 moves what they do not pin)
+	@scripts/env.sh tools
+	@.cache/tools/bin/python scripts/lock.py $(if $(UPGRADE),--upgrade)
+
+clean: ## remove the environments, caches and reports
+	rm -rf .venv .cache reports .mypy_cache .ruff_cache .pytest_cache .hypothesis unsloth_compiled_cache
+	find $(SOURCES) -name __pycache__ -prune -exec rm -rf {} +

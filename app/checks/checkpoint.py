@@ -1,0 +1,281 @@
+"""Judges of the checkpoint stage: is the folder a model that this boot can load and prove."""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from app.checks import Check
+from app.facts.checkpoint import (
+    CheckpointFacts,
+    incomplete_packing,
+    listed,
+    missing_from_files,
+    printable,
+    tokenizer_problems,
+)
+from app.outcome import Fault, Finding, failed, passed, skipped, warned
+from app.plan import Plan
+
+_AGAIN = "delete the file and fetch it again from its source"
+# Dtypes of safetensors that transformers loads into a model of the contract.
+_DTYPES = frozenset({"F32", "F16", "BF16", "U8", "I8", "I16", "I32", "I64", "BOOL"})
+_PACKING = (
+    "beside every packed weight absmax, quant_map, exactly one nf4 quant state, and the nested "
+    "pair where the scales are quantised too"
+)
+
+
+def _fault(facts: CheckpointFacts, names: Iterable[str]) -> Fault | None:
+    """A file that cannot be read is no broken file: rights are configuration, the rest a disk."""
+    numbers = {facts.errnos[name] for name in names if name in facts.errnos} - {errno.ENOENT}
+    if not numbers:
+        return None
+    return Fault.CONFIG if numbers & {errno.EACCES, errno.EPERM} else Fault.READ_ERROR
+
+
+def config(facts: CheckpointFacts, _plan: Plan) -> Finding:
+    """Says what model this is."""
+    expected = "config.json with a model_type"
+    if "adapter_config.json" in facts.other_files and facts.config_problem:
+        return failed(
+            "the folder holds a LoRA adapter, not a base model",
+            expected=expected,
+            actual="adapter_config.json and no config.json",
+            next_step="set BOOT_BASE_MODEL_ID to the adapter's base model",
+        )
+    if facts.config_problem:
+        return failed(
+            f"config.json: {facts.config_problem}",
+            expected=expected,
+            actual=facts.config_problem,
+            next_step=_AGAIN,
+            fault=_fault(facts, ["config.json"]),
+        )
+    kind = facts.config.get("model_type")
+    if not isinstance(kind, str) or not kind:
+        return failed(
+            "config.json names no model_type",
+            expected=expected,
+            actual=repr(kind)[:100],
+            next_step="use a folder that transformers saved",
+        )
+    return passed(f"model type {printable(kind)}", expected=expected, actual=printable(kind))
+
+
+def index(facts: CheckpointFacts, _plan: Plan) -> Finding:
+    """Index and files must agree; a tensor that is only promised gets random values."""
+    expected = "every tensor of the index in the file that the index names"
+    if facts.index_problem:
+        return failed(
+            facts.index_problem,
+            expected=expected,
+            actual=facts.index_problem,
+            next_step=_AGAIN,
+            fault=_fault(facts, ["index"]),
+        )
+    if facts.unused_index:
+        return warned(
+            f"{facts.unused_index} is not read: model.safetensors comes first",
+            expected="one of the two",
+            actual="both",
+            next_step="remove the one that is not meant",
+        )
+    if not facts.index:
+        return skipped("the weights are one file, without an index")
+    absent = missing_from_files(facts)
+    unlisted = [header.name for header in facts.tensors if header.name not in facts.index]
+    if absent:
+        return failed(
+            f"{len(absent)} tensor(s) of the index are not in their file: {listed(absent, 3)}",
+            expected=expected,
+            actual=listed(absent),
+            next_step="fetch index and weights of one revision again",
+        )
+    if unlisted:
+        return warned(
+            f"{len(unlisted)} tensor(s) are in no index: {listed(unlisted, 3)}",
+            expected=expected,
+            actual=listed(unlisted),
+            next_step="fetch index and weights of one revision again",
+        )
+    return passed(f"{len(facts.index)} tensors in {len(facts.shards)} files", expected=expected)
+
+
+def shards(facts: CheckpointFacts, _plan: Plan) -> Finding:
+    """Every weight file is there, whole, and what its header says."""
+    expected = "*.safetensors whose headers are valid and cover their files exactly"
+    bad = [shard for shard in facts.shards if shard.problem]
+    if bad:
+        return failed(
+            f"{printable(bad[0].name)}: {bad[0].problem}"
+            + (f" (+{len(bad) - 1} more)" if len(bad) > 1 else ""),
+            expected=expected,
+            actual="; ".join(f"{printable(s.name)}: {s.problem}" for s in bad[:10]),
+            next_step=_AGAIN,
+            fault=_fault(facts, [shard.name for shard in bad]),
+        )
+    if facts.shards:
+        n_bytes = sum(shard.n_bytes for shard in facts.shards)
+        return passed(f"{len(facts.shards)} file(s), {n_bytes:,} bytes", expected=expected)
+    if facts.index_problem:
+        return skipped("the index could not be read")
+    spare = [*facts.pickles, *facts.spare_weights]
+    step = "name a model folder with model.safetensors or its index"
+    if facts.pickles:
+        step = (
+            "convert the pickled weights once, where running their code is acceptable "
+            "(save_pretrained writes safetensors)"
+        )
+    return failed(
+        "the folder has no weights that a loader would open",
+        expected=expected,
+        actual=listed(spare) or "no weight file",
+        next_step=step,
+    )
+
+
+def tensors(facts: CheckpointFacts, _plan: Plan) -> Finding:
+    """A tensor in two files has two values, and which one wins is chance."""
+    if not facts.tensors:
+        return skipped("no tensor could be read")
+    twice = [name for name, n in Counter(h.name for h in facts.tensors).items() if n > 1]
+    expected = "every tensor in one file only"
+    if twice:
+        return failed(
+            f"{len(twice)} tensor(s) are in more than one file: {listed(twice, 3)}",
+            expected=expected,
+            actual=listed(twice),
+            next_step="fetch all weight files of one revision again",
+        )
+    return passed(
+        f"{len(facts.tensors)} tensors, {len(facts.packed)} of them packed", expected=expected
+    )
+
+
+def quantization(facts: CheckpointFacts, plan: Plan) -> Finding:
+    """What the folder is packed with must be what the boot asks for, and be complete."""
+    if facts.config_problem or any(shard.problem for shard in facts.shards) or not facts.tensors:
+        return skipped("config or weights could not be read")
+    found = facts.quantization_config
+    wrong = _wrong_method(found, load_in_4bit=plan.request.load_in_4bit)
+    return wrong or _packing(facts, found) or _packed_or_not(facts, plan)
+
+
+def _packed_or_not(facts: CheckpointFacts, plan: Plan) -> Finding:
+    if facts.packed:
+        return passed(f"{len(facts.packed)} weights are packed as nf4", expected=_PACKING)
+    how = "packed to nf4 while they load" if plan.request.load_in_4bit else "loaded as they are"
+    return passed(f"the weights are not packed, and are {how}")
+
+
+def _packing(facts: CheckpointFacts, found: Mapping[str, Any] | None) -> Finding | None:
+    """Config and headers must tell the same."""
+    offenders = incomplete_packing(
+        facts, nested=bool(found and found.get("bnb_4bit_use_double_quant"))
+    )
+    if offenders:
+        reason = f"{len(offenders)} packed weight(s) without all of their quantisation"
+        actual, step = "; ".join(offenders[:10]), _AGAIN
+        reason += f": {offenders[0]}"
+    elif found is None and facts.packed:
+        reason = "weights are packed and config.json has no quantization_config"
+        actual, step = "no quantization_config", "fetch config.json of the same revision again"
+    elif found is not None and not facts.packed:
+        reason = "config.json says bitsandbytes 4-bit and no weight is packed"
+        actual = "no packed weight"
+        step = "remove quantization_config from config.json, or fetch the packed weights"
+    else:
+        return None
+    return failed(reason, expected=_PACKING, actual=actual, next_step=step)
+
+
+def _wrong_method(found: Mapping[str, Any] | None, *, load_in_4bit: bool) -> Finding | None:
+    if found is None:
+        return None
+    # Files of before 2023 name no method and are bitsandbytes'.
+    method = found.get("quant_method", "bitsandbytes")
+    kind = found.get("bnb_4bit_quant_type", "fp4")  # transformers' own default
+    four = (
+        method == "bitsandbytes" and found.get("load_in_4bit", found.get("_load_in_4bit")) is True
+    )
+    actual = printable(f"{method}" + (f" {kind}" if four else ""))
+    if four and kind == "nf4" and load_in_4bit:
+        return None
+    if four and not load_in_4bit:
+        return failed(
+            "the folder is packed in 4 bits and BOOT_LOAD_IN_4BIT is false",
+            expected="unpacked weights",
+            actual=actual,
+            next_step="set BOOT_LOAD_IN_4BIT=true, or name the 16-bit model",
+            fault=Fault.CONFIG,
+        )
+    return failed(
+        f"the folder is quantised by {actual}, which this boot cannot prove",
+        expected="bitsandbytes nf4, or no quantization_config",
+        actual=actual,
+        next_step="name the unquantised model (it is packed to nf4 while it loads) or "
+        "its -bnb-4bit form",
+    )
+
+
+def tokenizer(facts: CheckpointFacts, _plan: Plan) -> Finding:
+    """Without its own tokenizer a model is fed another one's numbers."""
+    expected = "tokenizer.json or tokenizer.model (or a vocabulary), and tokenizer_config.json"
+    if facts.broken_files:
+        name, problem = next(iter(facts.broken_files.items()))
+        return failed(
+            f"{printable(name)}: {problem}",
+            expected=expected,
+            actual="; ".join(
+                f"{printable(n)}: {p}" for n, p in list(facts.broken_files.items())[:10]
+            ),
+            next_step=_AGAIN,
+        )
+    usable, lacking = tokenizer_problems(facts)
+    if not usable:
+        return failed(
+            "the folder has no tokenizer",
+            expected=expected,
+            actual="none",
+            next_step="copy the tokenizer files of the same revision into the folder",
+        )
+    if lacking:
+        return warned(
+            f"the folder has no {lacking[0]}",
+            expected=expected,
+            actual=listed(lacking),
+            next_step="copy it from the same revision",
+        )
+    return passed("tokenizer files are there", expected=expected)
+
+
+def dtypes(facts: CheckpointFacts, _plan: Plan) -> Finding:
+    """By the file's own names; what the model becomes is judged after the load."""
+    if not facts.tensors:
+        return skipped("no tensor could be read")
+    counts = Counter(header.dtype for header in facts.tensors)
+    odd = [f"{h.name} ({h.dtype})" for h in facts.tensors if h.dtype not in _DTYPES]
+    expected = "of " + ", ".join(sorted(_DTYPES))
+    actual = ", ".join(f"{dtype} {n}" for dtype, n in sorted(counts.items()))
+    if odd:
+        return failed(
+            f"{len(odd)} tensor(s) of a dtype that no profile computes in: {listed(odd, 3)}",
+            expected=expected,
+            actual=actual,
+            next_step="save the weights in bfloat16, float16 or float32",
+        )
+    return passed(actual, expected=expected, actual=actual)
+
+
+CHECKS: tuple[Check[CheckpointFacts], ...] = (
+    Check("checkpoint.config", Fault.DATA_INVALID, "config.json", config),
+    Check("checkpoint.index", Fault.DATA_INVALID, "model.safetensors.index.json", index),
+    Check("checkpoint.shards", Fault.DATA_INVALID, "the safetensors format", shards),
+    Check("checkpoint.tensors", Fault.DATA_INVALID, "the safetensors headers", tensors),
+    Check("checkpoint.quantization", Fault.DATA_INVALID, "bitsandbytes' QuantState", quantization),
+    Check("checkpoint.tokenizer", Fault.DATA_INVALID, "the folder's files", tokenizer),
+    Check("checkpoint.dtypes", Fault.DATA_INVALID, "the precision contract", dtypes),
+)

@@ -1,0 +1,129 @@
+"""Judges of the host stage: can this account write where the boot will write, and is there room."""
+
+from __future__ import annotations
+
+import errno
+
+from app.checks import Check
+from app.facts.host import FolderFacts, HostFacts, gib
+from app.outcome import Fault, Finding, Severity, failed, passed, skipped, warned
+from app.plan import Plan
+from app.profiles import GIB
+
+# Unsloth's 4-bit Gemma 3n E2B is about 8 GB, and the hub writes a shard before it names it.
+_ROOM_FOR_MODEL = 12 * GIB
+_ROOM_FOR_CACHES = GIB  # Triton and Inductor: hundreds of MB after a few runs
+_ROOM_FOR_REHEARSAL = GIB // 4  # the tiny model and its generated code: tens of MB
+
+# The disk failed or is full: another node, or somebody who clears up, can mend it.
+_OF_THE_DISK = frozenset({errno.EIO, errno.ESTALE, errno.ENOSPC, errno.ENXIO, errno.EREMOTEIO})
+
+
+def report_dir(facts: HostFacts, _plan: Plan) -> Finding:
+    """Without a report nobody learns what happened, so this one comes first."""
+    found = facts.report
+    expected = "a folder in which this uid can create, fsync, rename and unlink a file"
+    if found.problem:
+        return failed(
+            f"the report folder {found.folder.path} cannot be written: {found.problem}",
+            expected=expected,
+            actual=found.problem,
+            next_step=f"mount a folder that uid {facts.uid} may write to and point "
+            f"{found.folder.variable} at it",
+        )
+    return passed(f"{found.folder.path} can be written", expected=expected, actual="written")
+
+
+def caches_writable(facts: HostFacts, _plan: Plan) -> Finding:
+    """All of them, by name: libraries fail late and obscurely over the first that is not."""
+    expected = "absolute paths in which this uid can create, fsync, rename and unlink a file"
+    bad = [found for found in facts.caches if found.problem]
+    if not bad:
+        return passed(
+            f"{len(facts.caches)} cache and temporary folders can be written",
+            expected=expected,
+            actual="; ".join(found.folder.path for found in facts.caches),
+        )
+    only_disk = all(found.errno in _OF_THE_DISK for found in bad)
+    variables = ", ".join(dict.fromkeys(found.folder.variable for found in bad))
+    step = (
+        "free space on that disk, or take another node"
+        if only_disk
+        else f"set {variables} (or HOME, or XDG_CACHE_HOME) to absolute paths that uid "
+        f"{facts.uid} may write to"
+    )
+    return failed(
+        f"{bad[0].folder.purpose}: {bad[0].problem}"
+        + (f" (+{len(bad) - 1} more)" if len(bad) > 1 else ""),
+        expected=expected,
+        actual="; ".join(_named(found) for found in bad),
+        next_step=step,
+        fault=Fault.READ_ERROR if only_disk else None,
+    )
+
+
+def disk(facts: HostFacts, plan: Plan) -> Finding:
+    """Only warns: what is needed depends on what is cached already, and FUSE mounts report 0."""
+    known = [found for found in facts.caches if found.free_bytes is not None]
+    if not known:
+        return skipped("no cache folder's file system says how much is free")
+    low = [found for found in known if (found.free_bytes or 0) < _room(found, facts, plan)]
+    actual = "; ".join(f"{found.folder.purpose} {gib(found.free_bytes)} free" for found in known)
+    expected = f"{gib(_room(known[0], facts, plan))} for the hub's cache, a little elsewhere"
+    if low:
+        return warned(
+            f"{low[0].folder.purpose}: only {gib(low[0].free_bytes)} free on {low[0].folder.path}",
+            expected=expected,
+            actual=actual,
+            next_step=f"free space there, or move it with {low[0].folder.variable}",
+        )
+    return passed(
+        f"at least {gib(min(f.free_bytes or 0 for f in known))} free",
+        expected=expected,
+        actual=actual,
+    )
+
+
+def memory(facts: HostFacts, _plan: Plan) -> Finding:
+    """Records what there is; the need is forecast where the model is known."""
+    found = facts.memory
+    if found.total_bytes is None and found.limit_bytes is None:
+        return skipped("neither /proc/meminfo nor a control group says how much memory there is")
+    limit = (
+        f"limit {gib(found.limit_bytes)} ({found.limited_by})" if found.limit_bytes else "no limit"
+    )
+    return passed(
+        f"{gib(found.available_bytes)} available of {gib(found.total_bytes)}, {limit}",
+        actual=f"total {found.total_bytes}, limit {found.limit_bytes}, "
+        f"available {found.available_bytes} bytes, {facts.n_cpus} CPUs",
+    )
+
+
+def _room(found: FolderFacts, facts: HostFacts, plan: Plan) -> int:
+    """Bytes that should be free there before the boot."""
+    if plan.profile.rehearsal:
+        return _ROOM_FOR_REHEARSAL
+    return _ROOM_FOR_MODEL if found is facts.caches[0] else _ROOM_FOR_CACHES
+
+
+def _named(found: FolderFacts) -> str:
+    return f"{found.folder.purpose} [{found.folder.variable}] {found.folder.path}: {found.problem}"
+
+
+CHECKS: tuple[Check[HostFacts], ...] = (
+    Check(
+        "host.report_dir",
+        Fault.REPORT_UNWRITABLE,
+        "a real write as this uid",
+        report_dir,
+    ),
+    Check("host.caches_writable", Fault.CONFIG, "a real write as this uid", caches_writable),
+    Check("host.disk", Fault.CONFIG, "statvfs", disk, Severity.WARNING),
+    Check(
+        "host.memory",
+        Fault.NODE_UNFIT,
+        "/proc/meminfo and control groups",
+        memory,
+        Severity.WARNING,
+    ),
+)

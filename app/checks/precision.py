@@ -1,0 +1,134 @@
+"""Judges of precision: each asks one rule of `_contract`, after load and after the adapter."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from app.checks import Check
+from app.checks import _contract as contract
+from app.checks._contract import Rule, offenders
+from app.facts.census import Census
+from app.outcome import Fault, Finding, Severity, failed, passed, warned
+from app.plan import Plan
+from app.sections import (
+    ObservedPrecision,
+    Offender,
+    Precision,
+    RequestedPrecision,
+    ResolvedPrecision,
+)
+
+_FIRST = 10
+_IN_REASON = 3
+
+# Only this one is a warning: what a file declares about itself can be stale without harm.
+_WARNS = ("precision.config_dtypes",)
+
+
+def _judge(rule: Rule, good: str, next_step: str) -> Check[Census]:
+    """A check that fails with the rule's offenders, or says what is good."""
+    name = f"precision.{rule.__name__}"
+    severity = Severity.WARNING if name in _WARNS else Severity.CRITICAL
+
+    def judge(census: Census, plan: Plan) -> Finding:
+        found = list(rule(census, plan))
+        if not found:
+            return passed(good)
+        say = warned if severity is Severity.WARNING else failed
+        kinds = Counter(each.category for each in found)
+        counted = ", ".join(f"{n} {category}" for category, n in kinds.items())
+        return say(
+            f"{counted}: "
+            + ", ".join(_named(each) for each in found[:_IN_REASON])
+            + (f" and {len(found) - _IN_REASON} more" if len(found) > _IN_REASON else ""),
+            expected=found[0].expected,
+            actual="; ".join(_named(each) for each in found[:_FIRST]),
+            next_step=next_step,
+        )
+
+    source = "the precision contract: " + " ".join((rule.__doc__ or "").split())
+    return Check(name, Fault.PRECISION, source, judge, severity)
+
+
+def _named(offender: Offender) -> str:
+    return f"{offender.name} ({offender.actual})"
+
+
+def observed(census: Census) -> ObservedPrecision:
+    """One census as counts for the report."""
+    dtypes: dict[str, Counter[str]] = defaultdict(Counter)
+    for tensor in census.tensors:
+        dtypes[tensor.category][tensor.dtype] += 1
+    linear = [layer for layer in census.packed if layer.linear]
+    return ObservedPrecision(
+        dtypes={
+            category: dict(sorted(found.items())) for category, found in sorted(dtypes.items())
+        },
+        n_parameters=len(census.parameters),
+        n_buffers=len(census.buffers),
+        n_packed_layers=len(census.packed),
+        n_dequantised=sum(each.fate == "dequantised" for each in census.fates),
+        compute_dtypes=dict(Counter(layer.compute_dtype or "none" for layer in linear)),
+        quant_state_dtypes=dict(
+            Counter(layer.state.dtype if layer.state else "none" for layer in census.packed)
+        ),
+        devices=dict(Counter(tensor.device for tensor in census.tensors)),
+        forced_float32=census.forced_float32,
+        model_dtype=census.model_dtype,
+        not_judged=[
+            tensor.name
+            for tensor in census.buffers
+            if not tensor.persistent and tensor.dtype.startswith(("float", "bfloat"))
+        ],
+    )
+
+
+def section(after_load: Census, after_adapter: Census | None, plan: Plan) -> Precision:
+    """Requested, resolved and observed; offenders of both looks, each once, the first ten."""
+    profile = plan.profile
+    looks = {"load": after_load} | ({"adapter": after_adapter} if after_adapter else {})
+    found = {
+        (each.name.removeprefix("base_model.model."), each.actual): each
+        for census in looks.values()
+        for each in offenders(census, plan)
+    }
+    return Precision(
+        requested=RequestedPrecision(hardware=profile.name, load_in_4bit=plan.request.load_in_4bit),
+        resolved=ResolvedPrecision(
+            compute_dtype=profile.compute_dtype,
+            device=profile.device,
+            reason=profile.dtype_reason,
+            forced_float32=contract.expects_forced_float32(after_load, plan),
+        ),
+        observed={name: observed(census) for name, census in looks.items()},
+        offenders=list(found.values())[:_FIRST],
+        n_offenders=dict(Counter(each.category for each in found.values())),
+    )
+
+
+_CAST = "another library cast the model, or the profile is another than the image's: see offenders"
+_RELOAD = (
+    "load through FastModel with the profile's dtype; a plain transformers load keeps the file's"
+)
+_CHECKPOINT = "use a checkpoint that Unsloth packed, or set BOOT_LOAD_IN_4BIT to what it is"
+_PLACE = "free the device's memory, and let nothing offload or move parts of the model"
+
+CHECKS: tuple[Check[Census], ...] = (
+    _judge(contract.has_parameters, "the model has parameters", _CHECKPOINT),
+    _judge(contract.forbidden_dtypes, "the forbidden 16-bit type is nowhere", _CAST),
+    _judge(contract.wide_dtypes, "float64 is nowhere", _CAST),
+    _judge(contract.allowed_dtypes, "no other floating type", _CAST),
+    _judge(contract.wanted_dtype, "the wanted type is there", _RELOAD),
+    _judge(contract.packed_layers, "packed as the checkpoint and the request say", _CHECKPOINT),
+    _judge(contract.quant_states, "every packed layer has its nf4 quant state", _CHECKPOINT),
+    _judge(contract.quant_dtypes, "compute and quant-state types agree with the profile", _RELOAD),
+    _judge(contract.lora_dtypes, "LoRA is float32, where there is one", _CAST),
+    _judge(contract.devices, "everything is on one device", _PLACE),
+    _judge(contract.device_map, "nothing is offloaded", _PLACE),
+    _judge(contract.config_dtypes, "configurations declare the profile's types", _RELOAD),
+    _judge(
+        contract.forced_float32,
+        "Unsloth's float32 path is as it must be for this family",
+        "check the versions of unsloth and unsloth_zoo against the lock",
+    ),
+)

@@ -1,0 +1,146 @@
+"""Judges of the software stack: is this the software that the profile's hardware needs."""
+
+from __future__ import annotations
+
+import re
+
+from app.checks import Check
+from app.facts.stack import StackFacts
+from app.outcome import Fault, Finding, failed, passed, skipped, warned
+from app.plan import Plan
+from app.sections import Software
+
+_REBUILD = "use this profile's image, or rebuild it from its lock"
+
+
+def architectures(facts: StackFacts, plan: Plan) -> Finding:
+    """Whether torch's wheel has kernels for the profile's capability.
+
+    A cubin runs on the same major and the same or a higher minor; PTX is compiled for any later
+    capability at first use; the suffix `a` binds to one capability, `f` to one family.
+    """
+    wanted = plan.profile.compute_capability
+    if wanted is None:
+        return skipped(f"the profile {plan.profile.name} has no GPU to run kernels on")
+    listed = " ".join(facts.architectures) or "none"
+    name = f"sm_{wanted[0]}{wanted[1]}"
+    if any(_runs(entry, "sm", wanted) for entry in facts.architectures):
+        return passed(f"torch has kernels for {name}", expected=name, actual=listed)
+    if any(_runs(entry, "compute", wanted) for entry in facts.architectures):
+        return warned(
+            f"torch has no kernels for {name}, only PTX that the driver compiles at first use",
+            expected=name,
+            actual=listed,
+            next_step=f"expect slow first steps, or {_REBUILD}",
+        )
+    return failed(
+        f"torch has no kernels for {plan.profile.title}",
+        expected=f"{name}, or PTX for it",
+        actual=listed,
+        next_step="run this image on hardware from that list, or use the image of this hardware",
+    )
+
+
+def _runs(entry: str, kind: str, wanted: tuple[int, int]) -> bool:
+    found = re.fullmatch(rf"{kind}_(\d+)(\d)([af]?)", entry)
+    if found is None:
+        return False
+    built = (int(found[1]), int(found[2]))
+    if found[3] == "a":
+        return built == wanted
+    if kind == "compute" and not found[3]:
+        return built <= wanted
+    return built[0] == wanted[0] and built[1] <= wanted[1]
+
+
+def torch_build(facts: StackFacts, plan: Plan) -> Finding:
+    """A CPU-only torch on a GPU profile: the resolver took the wrong index."""
+    if not plan.profile.needs_gpu:
+        return skipped("the rehearsal runs with any build of torch")
+    version = facts.packages.get("torch", "unknown")
+    if facts.cuda is None:
+        return failed(
+            "torch is a CPU-only build",
+            expected="a torch built for CUDA",
+            actual=f"torch {version}, no CUDA",
+            next_step=_REBUILD,
+        )
+    return passed(f"torch {version} is built for CUDA {facts.cuda}", actual=facts.cuda)
+
+
+def device_type(facts: StackFacts, plan: Plan) -> Finding:
+    """What Unsloth decided to run on, which it does silently."""
+    expected, actual = plan.profile.device, facts.device_type
+    if actual == expected:
+        return passed(f"Unsloth runs on {actual}", expected=expected, actual=actual)
+    # With a CUDA build the device is what is missing; without one, torch_build names the image.
+    fault = Fault.NODE_UNFIT if plan.profile.needs_gpu and facts.cuda else Fault.INTERNAL
+    return failed(
+        f"Unsloth runs on {actual or 'nothing'}, not on {expected}",
+        expected=expected,
+        actual=actual or "nothing",
+        next_step="check that torch sees the device (driver, device request), and that no "
+        "UNSLOTH_* variable redirects it",
+        fault=fault,
+    )
+
+
+def bitsandbytes(facts: StackFacts, plan: Plan) -> Finding:
+    """The native library: bitsandbytes only fails at the first call of a missing one."""
+    if not plan.request.load_in_4bit:
+        return skipped("4-bit loading is off")
+    actual = f"{facts.bnb_library}, compiled with CUDA: {facts.bnb_compiled_with_cuda}"
+    dead = facts.bnb_library.startswith("ErrorHandler")
+    if dead or (plan.profile.needs_gpu and not facts.bnb_compiled_with_cuda):
+        return failed(
+            "bitsandbytes has no native library for this device"
+            + (f": {facts.bnb_problem}" if facts.bnb_problem else ""),
+            expected="its CUDA library" if plan.profile.needs_gpu else "its CPU library",
+            actual=actual,
+            next_step=f"{_REBUILD}; unset BNB_CUDA_VERSION where it is set",
+        )
+    return passed("bitsandbytes has its native library", actual=actual)
+
+
+def packages(facts: StackFacts, _plan: Plan) -> Finding:
+    """Every package a boot needs is installed, its version from metadata."""
+    if facts.missing:
+        return failed(
+            f"not installed: {', '.join(facts.missing)}",
+            expected="every package of the image's lock",
+            actual=f"missing {', '.join(facts.missing)}",
+            next_step=_REBUILD,
+        )
+    main = ("torch", "unsloth", "transformers", "peft", "bitsandbytes")
+    return passed(", ".join(f"{name} {facts.packages.get(name, '?')}" for name in main))
+
+
+def section(facts: StackFacts) -> Software:
+    """The stack as the report shows it."""
+    return Software(
+        python=facts.python,
+        packages=dict(facts.packages),
+        cuda=facts.cuda,
+        cudnn=facts.cudnn,
+        device_type=facts.device_type,
+        wheel_architectures=list(facts.architectures),
+    )
+
+
+CHECKS: tuple[Check[StackFacts], ...] = (
+    Check("stack.packages", Fault.INTERNAL, "what the engine imports", packages),
+    Check("stack.torch_build", Fault.INTERNAL, "torch.version.cuda", torch_build),
+    Check(
+        "stack.architectures",
+        Fault.HARDWARE_MISMATCH,
+        "CUDA's rules of binary and PTX compatibility; torch._C._cuda_getArchFlags",
+        architectures,
+    ),
+    Check("stack.device_type", Fault.NODE_UNFIT, "unsloth.DEVICE_TYPE", device_type),
+    Check(
+        "stack.bitsandbytes",
+        Fault.INTERNAL,
+        "bitsandbytes.cextension.lib",
+        bitsandbytes,
+    ),
+)

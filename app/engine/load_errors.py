@@ -1,0 +1,112 @@
+"""What a failed load amounts to: by the exception's class and by what transformers recorded."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+from app.engine.stack import causes
+from app.errors import BootError
+from app.outcome import Fault
+from app.profiles import GIB, Profile
+
+# errno of a read that another try or another node may do better.
+_READ_ERRORS = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENODEV, errno.ENOTCONN)
+
+
+def typed(error: Exception, info: Any, profile: Profile) -> BootError | None:
+    """Our words for a failed load; None where neither class nor facts say what it is.
+
+    `info` is transformers' LoadStateDictInfo, None where the load did not come that far.
+    """
+    import torch
+    from safetensors import SafetensorError
+
+    for cause in causes(error):
+        if isinstance(cause, BootError):
+            return cause
+        if isinstance(cause, torch.OutOfMemoryError):
+            return _out_of_memory(cause, profile)
+        if isinstance(cause, MemoryError):
+            return _failure(
+                "out of host memory while loading",
+                cause,
+                Fault.HARDWARE_MISMATCH,
+                "raise the memory limit of the container",
+            )
+        if isinstance(cause, OSError) and cause.errno in _READ_ERRORS:
+            return _failure(
+                "the weights could not be read",
+                cause,
+                Fault.READ_ERROR,
+                "check the disk or mount that holds the model; another node may read it",
+            )
+        if isinstance(cause, SafetensorError):
+            return _failure(
+                "a weight file is not readable as safetensors",
+                cause,
+                Fault.DATA_INVALID,
+                "delete the file from the cache and fetch it again",
+            )
+    return _unfit(error, info)
+
+
+def _unfit(error: Exception, info: Any) -> BootError | None:
+    """Weights that do not fit the model: transformers says so in its info and raises in words."""
+    if info is None:
+        return None
+    found = [
+        *(
+            f"{name}: {tuple(there)} in the file, {tuple(here)} in the model"
+            for name, there, here in sorted(info.mismatched_keys)
+        ),
+        *(f"{name}: {_last_line(text)}" for name, text in sorted(info.conversion_errors.items())),
+        *info.error_msgs,
+    ]
+    # Unsloth raises a bare Exception out of the log line that names missing weights.
+    found = found or [f"{name}: not in the checkpoint" for name in sorted(info.missing_keys)]
+    if not found:
+        return None
+    reason = f"{len(found)} weights of the checkpoint do not fit the model, first {found[0]}"
+    return _failure(
+        reason[:500],
+        error,
+        Fault.DATA_INVALID,
+        "use the checkpoint's own configuration and a complete set of files",
+    )
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-2] if len(lines) > 1 else "".join(lines)
+
+
+def _failure(reason: str, error: BaseException, fault: Fault, next_step: str) -> BootError:
+    text = " ".join(str(error).split())[:500]
+    return BootError(
+        reason,
+        fault=fault,
+        expected="FastModel.from_pretrained loads the resolved folder",
+        actual=f"{type(error).__name__}: {text}",
+        source="the class of the exception, transformers' loading info",
+        next_step=next_step,
+    )
+
+
+def _out_of_memory(error: BaseException, profile: Profile) -> BootError:
+    """Too little memory in all, or memory that somebody else holds: only the latter passes."""
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    others = total - free - torch.cuda.memory_reserved()
+    # A context of our own and the driver's share stay below 1 GiB on both cards.
+    if others > GIB and total >= profile.min_memory_bytes:
+        reason = f"out of device memory: others hold {others / GIB:.1f} of {total / GIB:.1f} GiB"
+        return _failure(reason, error, Fault.TEMPORARY, "wait for the device, or take another")
+    reason = f"out of device memory: {total / GIB:.1f} GiB are too few for this model"
+    return _failure(
+        reason,
+        error,
+        Fault.HARDWARE_MISMATCH,
+        "use a card with more memory, or a smaller model or load_in_4bit",
+    )

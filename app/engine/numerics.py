@@ -1,0 +1,235 @@
+"""Real training steps on a fixed batch, and a model that is afterwards as it was before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import nn
+
+from app.engine.adapter import gather, lora_parameters
+from app.engine.batch import Batch, make
+from app.engine.preserve import preserved
+from app.engine.weights import checksums, scan, to_host
+from app.errors import BootError
+from app.facts.adapter import Pair
+from app.facts.checkpoint import CheckpointFacts
+from app.facts.numerics import NumericsFacts, PairGradient, StepFacts
+from app.outcome import Fault
+from app.plan import Plan
+
+# Measured on the rehearsal model (docs/decisions.md): the rate that trainers use for LoRA, and
+# three steps of it move the loss well beyond float32 noise without a step too far.
+LEARNING_RATE = 2e-4
+# The scaler starts at 2^16 and halves: a healthy model is in range long before 2^8.
+_MAX_SKIPPED = 8
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """How a step is computed. `autocast` None means none."""
+
+    autocast: torch.dtype | None
+    reason: str
+    scaler: bool = False
+
+
+@dataclass
+class _Record:
+    """What the steps measured, as they go."""
+
+    losses: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
+    bad: list[str] = field(default_factory=list)
+    reached: set[int] = field(default_factory=set)  # ids of matrices that got a gradient
+    n_skipped: int = 0
+
+
+def run(
+    model: nn.Module, tokenizer: Any, plan: Plan, checkpoint: CheckpointFacts | None = None
+) -> NumericsFacts:
+    """Scans the weights, then trains `plan.steps` steps and takes them back."""
+    weights = scan(model, checkpoint)
+    if weights.on_meta:
+        return NumericsFacts(weights, None, f"{len(weights.on_meta)} tensors have no data")
+    pairs = lora_parameters(model)
+    if not pairs:
+        return NumericsFacts(weights, None, "the model has no LoRA pair to train")
+    try:
+        return NumericsFacts(weights, _try_steps(model, tokenizer, plan))
+    except torch.OutOfMemoryError as error:
+        raise BootError(
+            "a training step of this model does not fit into the device's memory",
+            fault=Fault.HARDWARE_MISMATCH,
+            actual=str(error).splitlines()[0],
+            source="one batch of at most 256 tokens with gradient checkpointing as asked",
+            next_step="use a device with more memory, or free this one",
+        ) from error
+
+
+def arithmetic(model: Any, plan: Plan) -> Arithmetic:
+    """As the trainer of this profile computes.
+
+    Unsloth's trainer (2026.10.9, `models/rl.py`) follows `model._unsloth_forced_float32`: fp16,
+    bf16 and mixed precision off. Otherwise the compute dtype is autocast, float16 with a scaler.
+    """
+    dtype = plan.profile.compute_dtype
+    if dtype == "float32":
+        return Arithmetic(None, "float32 as it is")
+    if dtype == "float16" and getattr(model, "_unsloth_forced_float32", False):
+        return Arithmetic(None, "Unsloth's forced float32 path: no autocast, no scaler")
+    scaler = dtype == "float16"
+    reason = f"{dtype} autocast" + (" with a gradient scaler" if scaler else "")
+    return Arithmetic(getattr(torch, dtype), reason, scaler)
+
+
+def _try_steps(model: Any, tokenizer: Any, plan: Plan) -> StepFacts:
+    """The measured part. Everything between the two clocks but the steps is overhead."""
+    started = time.perf_counter()
+    how = arithmetic(model, plan)
+    matrices = lora_parameters(model)
+    trained = [matrix for pair in matrices.values() for matrix in pair]
+    placed = gather(model).pairs
+    batch = make(model, tokenizer, plan, {pair.component for pair in placed})
+    skip = frozenset(map(id, trained))
+    record = _Record()
+    with preserved(model, trained):
+        before = checksums(model, skip)
+        with _evaluating(model):
+            with model.disable_adapter():
+                base_loss = _loss_value(model, batch, how, plan)
+            start_loss = _loss_value(model, batch, how, plan)
+        model.train()
+        _seed(plan)
+        steps_started = time.perf_counter()
+        _train(model, batch, how, plan, matrices, record)
+        steps_seconds = time.perf_counter() - steps_started
+        after = checksums(model, skip)
+    if batch.inputs["labels"].is_cuda:
+        torch.cuda.empty_cache()
+    return StepFacts(
+        learning_rate=LEARNING_RATE,
+        arithmetic=how.reason,
+        compute_dtype=plan.profile.compute_dtype,
+        n_tokens=batch.n_tokens,
+        n_supervised=batch.n_supervised,
+        modalities=batch.modalities,
+        notes=batch.notes,
+        base_loss=base_loss,
+        start_loss=start_loss,
+        losses=tuple(record.losses),
+        gradient_norms=tuple(record.norms),
+        bad_gradients=tuple(dict.fromkeys(record.bad)),
+        pairs=tuple(_reached(pair, matrices[pair.name], record, batch) for pair in placed),
+        n_skipped=record.n_skipped,
+        moved=tuple(name for name, total in after.items() if before.get(name) != total),
+        n_watched=len(after),
+        seconds=steps_seconds,
+        seconds_around=time.perf_counter() - started - steps_seconds,
+    )
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """No dropout and no graph: the two losses before training differ by the adapter alone."""
+    model.eval()
+    with torch.no_grad():
+        yield
+
+
+def _seed(plan: Plan) -> None:
+    """Dropout masks repeat from boot to boot. The generators are restored afterwards."""
+    torch.manual_seed(plan.request.lora_random_state)  # CUDA's generators too
+
+
+def _loss(model: Any, batch: Batch, how: Arithmetic) -> torch.Tensor:
+    device = batch.inputs["labels"].device
+    cast = torch.autocast(device.type, dtype=how.autocast) if how.autocast else nullcontext()
+    with cast:
+        loss = model(**batch.inputs, use_cache=False).loss
+    if loss is None:
+        raise BootError(
+            "the model's forward returns no loss for labels",
+            fault=Fault.INTERNAL,
+            expected="a causal language model that computes its loss",
+            actual=type(model).__name__,
+            next_step="check that the architecture is a causal or multimodal language model",
+        )
+    found: torch.Tensor = loss
+    return found
+
+
+def _loss_value(model: Any, batch: Batch, how: Arithmetic, plan: Plan) -> float:
+    _seed(plan)
+    return _loss(model, batch, how).item()
+
+
+def _train(
+    model: Any,
+    batch: Batch,
+    how: Arithmetic,
+    plan: Plan,
+    matrices: dict[str, tuple[nn.Parameter, nn.Parameter]],
+    record: _Record,
+) -> None:
+    """AdamW on the pairs; one wait for the device per step."""
+    names = {
+        id(matrix): f"{name}.lora_{letter}"
+        for name, pair in matrices.items()
+        for matrix, letter in zip(pair, "AB", strict=True)
+    }
+    parameters = [matrix for pair in matrices.values() for matrix in pair]
+    optimizer = torch.optim.AdamW(parameters, lr=LEARNING_RATE, weight_decay=0.0)
+    device = batch.inputs["labels"].device
+    scaler = torch.amp.GradScaler(device.type, enabled=how.scaler)
+    while len(record.losses) < plan.steps:
+        optimizer.zero_grad(set_to_none=True)
+        loss = _loss(model, batch, how)
+        if loss.requires_grad:  # else no pair is in the graph, and every gradient stays None
+            scaler.scale(loss).backward()
+            if how.scaler:
+                scaler.unscale_(optimizer)
+        held = [p for p in parameters if p.grad is not None]
+        value, *sizes = to_host([loss, *_largest(held)])
+        bad = [p for p, size in zip(held, sizes, strict=True) if not isfinite(size)]
+        if how.scaler and bad and record.n_skipped < _MAX_SKIPPED:
+            record.n_skipped += 1  # the scaler looks for its scale: part of the method, no fault
+        else:
+            record.losses.append(value)
+            record.norms.append(_total_norm(held))
+            record.bad += [names[id(parameter)] for parameter in bad]
+            record.reached |= {id(p) for p, size in zip(held, sizes, strict=True) if size != 0}
+        if held:
+            scaler.step(optimizer)
+            scaler.update()
+
+
+def _largest(parameters: list[nn.Parameter]) -> tuple[torch.Tensor, ...]:
+    """Largest magnitude of each gradient: NaN and infinity come through."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    return torch._foreach_norm(gradients, float("inf")) if gradients else ()
+
+
+def _total_norm(parameters: list[nn.Parameter]) -> float:
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    return torch.nn.utils.get_total_norm(gradients).item() if gradients else 0.0
+
+
+def _reached(
+    pair: Pair, matrices: tuple[nn.Parameter, nn.Parameter], record: _Record, batch: Batch
+) -> PairGradient:
+    """Whether the pair got gradients, and why it could not."""
+    a, b = (id(matrix) in record.reached for matrix in matrices)
+    reason = ""
+    if pair.component == "audio" and "audio" not in batch.modalities:
+        reason = "the batch holds no audio"
+    elif pair.component in ("vision", "projector") and "image" not in batch.modalities:
+        reason = "the batch holds no image"
+    elif pair.kind == "experts":
+        reason = "the router decides which experts a batch reaches"
+    return PairGradient(pair.name, a, b, reason)

@@ -1,0 +1,126 @@
+"""Facts of a loaded model: every tensor, every packed layer, every declared dtype.
+
+Dtypes are torch's names without the module, devices torch's own text (`cuda:0`, `cpu`, `meta`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Kind = Literal["parameter", "buffer", "quant_state"]
+Category = Literal["packed", "quant_state", "lora", "norm", "embedding", "other"]
+# What became of a weight that the checkpoint packs: see `PackedFate`.
+Fate = Literal["linear4bit", "packed", "dequantised", "differs", "bytes", "ignored", "absent"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFacts:
+    """One parameter, buffer or tensor of a quant state. `shares` names the first with its storage.
+
+    `persistent` is whether it belongs to the state dict.
+    """
+
+    name: str
+    kind: Kind
+    category: Category
+    dtype: str
+    device: str
+    numel: int
+    requires_grad: bool = False
+    persistent: bool = True
+    shares: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantState:
+    """Of one packed weight. `absmax_dtype` is uint8 when the scales are packed too (nested)."""
+
+    dtype: str
+    quant_type: str
+    blocksize: int
+    nested: bool
+    absmax_dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLayer:
+    """A module with a packed weight. `numel` counts stored elements, `features` unpacked ones.
+
+    `linear` is False for fused experts, which have no compute dtype of their own.
+    """
+
+    name: str
+    linear: bool
+    weight_dtype: str
+    numel: int
+    features: int
+    quant_storage: str
+    compute_dtype: str | None
+    state: QuantState | None
+    projection: bool  # of the language model's attention or MLP
+
+
+@dataclass(frozen=True, slots=True)
+class PlainLinear:
+    """A Linear that is not packed. `skipped` is whether the quantiser was told to leave it."""
+
+    name: str
+    dtype: str
+    projection: bool
+    skipped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PackedFate:
+    """A weight that the checkpoint packs, and what the model made of it.
+
+    `linear4bit` and `packed` (fused experts) are as stored; `dequantised` equals the checkpoint's
+    values and `differs` does not (a fresh weight, for instance); `bytes` are packed numbers in a
+    module that cannot read them; `ignored` has no module and the model's class ignores the key;
+    `absent` has no module and nobody says why. `deviation` is the largest difference over what
+    rounding allows, None where nothing was compared.
+    """
+
+    checkpoint_name: str
+    name: str
+    fate: Fate
+    nested: bool
+    projection: bool
+    deviation: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """One look at a model. `checkpoint_packs` is None where no checkpoint was given to compare.
+
+    `families` are the model types of the configuration, outermost first, and `force_float32` is
+    Unsloth's own list of families that cannot run in float16.
+    """
+
+    tensors: tuple[TensorFacts, ...]
+    packed: tuple[PackedLayer, ...] = ()
+    plain: tuple[PlainLinear, ...] = ()
+    fates: tuple[PackedFate, ...] = ()
+    checkpoint_packs: bool | None = None
+    device_map: Mapping[str, str] = field(default_factory=dict)
+    model_class: str = ""
+    model_dtype: str = ""
+    config_dtypes: Mapping[str, str] = field(default_factory=dict)
+    bnb_compute_dtype: str | None = None
+    forced_float32: bool | None = None
+    families: tuple[str, ...] = ()
+    force_float32: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def parameters(self) -> tuple[TensorFacts, ...]:
+        """The parameters alone."""
+        return tuple(tensor for tensor in self.tensors if tensor.kind == "parameter")
+
+    @property
+    def buffers(self) -> tuple[TensorFacts, ...]:
+        """The buffers alone."""
+        return tuple(tensor for tensor in self.tensors if tensor.kind == "buffer")

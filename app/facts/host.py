@@ -1,0 +1,176 @@
+"""Facts of the node and the account, and where the caches lie. Standard library only.
+
+`cache_folders` is the one place that decides a cache's path: the host stage probes those paths,
+the cache stage downloads into them, and the engine pins them before any heavy import.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from app.profiles import GIB, Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder that something will write to. `variable` is the setting that moves it."""
+
+    purpose: str
+    path: str
+    variable: str
+
+
+@dataclass(frozen=True, slots=True)
+class CacheFolders:
+    """Where every library of the stack will write, as text: a literal `~` must stay visible.
+
+    `root` is bootguard's own, below it one folder per profile: code that Unsloth, Triton and
+    Inductor generate differs by precision and must never be shared between profiles.
+    """
+
+    hub: Folder
+    root: Folder
+    unsloth: Folder
+    triton: Folder
+    inductor: Folder
+    temporary: Folder
+
+    def all(self) -> tuple[Folder, ...]:
+        """Every folder, in the order in which findings name them."""
+        return (self.hub, self.root, self.unsloth, self.triton, self.inductor, self.temporary)
+
+    def environment(self) -> dict[str, str]:
+        """The variables to set before heavy imports, so that the libraries use these folders."""
+        return {
+            folder.variable: folder.path for folder in (self.unsloth, self.triton, self.inductor)
+        }
+
+
+def cache_folders(environ: Mapping[str, str], profile: Profile) -> CacheFolders:
+    """Resolve the cache folders from these variables, by the libraries' own rules.
+
+    The hub's rule is that of huggingface_hub 1.33 (`constants.py`): HF_HUB_CACHE, else the legacy
+    HUGGINGFACE_HUB_CACHE, else HF_HOME/hub, else below XDG_CACHE_HOME or ~/.cache; `~` and `$NAME`
+    are expanded. Where HOME is unset the account database answers, and a uid without an entry
+    leaves a literal `~`, as in Python's `expanduser`.
+    """
+    home_cache = _expand("~/.cache", environ)
+    hf_home = environ.get(
+        "HF_HOME", _join(environ.get("XDG_CACHE_HOME", home_cache), "huggingface")
+    )
+    hf_home = _expand(hf_home, environ)
+    hub_variable = next(
+        (name for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE") if name in environ), "HF_HOME"
+    )
+    hub = environ.get(hub_variable, "") if hub_variable != "HF_HOME" else _join(hf_home, "hub")
+    # An empty variable counts as unset here, as the XDG specification wants; an empty HF_HOME or
+    # HF_HUB_CACHE does not, because huggingface_hub takes it for a relative path.
+    root = _join(environ.get("XDG_CACHE_HOME") or home_cache, "bootguard")
+    own = _join(root, profile.name)
+    return CacheFolders(
+        hub=Folder("Hugging Face cache", _expand(hub, environ), hub_variable),
+        root=Folder("bootguard's cache", root, "XDG_CACHE_HOME"),
+        unsloth=_own(
+            environ, "UNSLOTH_COMPILE_LOCATION", "Unsloth's generated code", own, "unsloth"
+        ),
+        triton=_own(environ, "TRITON_CACHE_DIR", "Triton's kernels", own, "triton"),
+        inductor=_own(environ, "TORCHINDUCTOR_CACHE_DIR", "Inductor's code", own, "inductor"),
+        temporary=_temporary(environ),
+    )
+
+
+def _own(environ: Mapping[str, str], variable: str, purpose: str, own: str, name: str) -> Folder:
+    return Folder(purpose, environ.get(variable) or _join(own, name), variable)
+
+
+def _join(folder: str, name: str) -> str:
+    """As text: `Path` would turn an empty folder, which is a mistake to be seen, into `.`."""
+    return os.path.join(folder, name)  # noqa: PTH118
+
+
+def _temporary(environ: Mapping[str, str]) -> Folder:
+    """The first candidate of Python's `tempfile`; that it silently tries others is the trap."""
+    for variable in ("TMPDIR", "TEMP", "TMP"):
+        if environ.get(variable):
+            return Folder("temporary files", environ[variable], variable)
+    return Folder("temporary files", "/tmp", "TMPDIR")  # noqa: S108 - the libraries' default
+
+
+def _expand(path: str, environ: Mapping[str, str]) -> str:
+    """`os.path.expandvars(os.path.expanduser(path))` over a mapping instead of this process."""
+    head, slash, rest = path.partition("/")
+    if head == "~":
+        home = environ.get("HOME")
+        if home is None:
+            home = account_home(os.getuid()) or "~"
+        path = (home.rstrip("/") + slash + rest) or "/"
+    return re.sub(
+        r"\$(?:(\w+)|\{([^}]*)\})",
+        lambda found: environ.get(found[1] or found[2] or "", found[0]),
+        path,
+    )
+
+
+def expand_user(path: str, environ: Mapping[str, str]) -> str:
+    """`~` and `$NAME` at the place of a path, from these variables."""
+    return _expand(path, environ)
+
+
+def gib(n_bytes: int | None) -> str:
+    """A number of bytes as a person reads it."""
+    return "unknown" if n_bytes is None else f"{n_bytes / GIB:.1f} GiB"
+
+
+def account_home(uid: int) -> str | None:
+    """The home folder of an account, None for a uid without a passwd entry."""
+    try:
+        return pwd.getpwuid(uid).pw_dir
+    except KeyError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class FolderFacts:
+    """One folder after a real write: create, fsync, rename, unlink.
+
+    `problem` is empty when all four worked, else one line; `errno` is the system's number behind
+    it, None for a path that is wrong by itself. Sizes in bytes, None where they were not read.
+    """
+
+    folder: Folder
+    problem: str = ""
+    errno: int | None = None
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFacts:
+    """Memory of the machine and what the control groups leave of it, in bytes.
+
+    `limit_bytes` is the smallest limit over all parent groups (`limited_by` is its file), None
+    where nothing limits; `available_bytes` is what can be had now under both.
+    """
+
+    total_bytes: int | None = None
+    available_bytes: int | None = None
+    limit_bytes: int | None = None
+    limited_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """The node and the account. `user` is None for a uid without a passwd entry."""
+
+    hostname: str
+    kernel: str
+    uid: int
+    user: str | None
+    n_cpus: int  # that this process may run on
+    report: FolderFacts
+    caches: tuple[FolderFacts, ...]
+    memory: MemoryFacts = MemoryFacts()

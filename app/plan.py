@@ -1,0 +1,43 @@
+"""What a boot set out to do, after validation: settings, profile and resolved model in one value.
+
+A leaf: imports only `app.config` and `app.profiles`. Plain frozen dataclasses, so that the plan
+crosses the pipe to the worker and is made in-process by `boot_gemma` without reading any variable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from app.config import ModelRequest
+from app.profiles import Profile
+
+DownloadT = Literal["if-missing", "never"]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The model that is really loaded, decided by the cache stage.
+
+    `model_id` is the repository or folder after name mapping, `revision` a commit hash where there
+    is one, `folder` the local files, `reason` why it is this one.
+    """
+
+    model_id: str
+    revision: str | None
+    folder: Path
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One boot. `resolved` is None until the cache stage has found the files."""
+
+    profile: Profile
+    request: ModelRequest
+    report_dir: Path
+    revision: str | None = None
+    download: DownloadT = "if-missing"
+    steps: int = 3
+    resolved: Resolved | None = None

@@ -1,0 +1,105 @@
+"""Hardware profiles: one frozen value each, every number with its source.
+
+A leaf: imports nothing of the app. Feature code reads these fields and never branches on a name;
+adding a card is adding a value here (and a Dockerfile).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+GIB = 1024**3
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a class of hardware is and what a model on it may contain.
+
+    Dtypes are torch's names without the module, for instance `float16`. `quant_dtypes` are allowed
+    as `quant_state.dtype` and `Linear4bit.compute_dtype`, `float_dtypes` for every other floating
+    parameter or buffer except LoRA, which is always float32. `environment` is set before any heavy
+    import.
+    """
+
+    name: str
+    title: str
+    device: str  # torch device type
+    compute_capability: tuple[int, int] | None
+    compute_dtype: str
+    quant_dtypes: tuple[str, ...]
+    float_dtypes: tuple[str, ...]
+    forbidden_dtypes: tuple[str, ...]
+    dtype_reason: str
+    min_driver: int | None  # major version of the NVIDIA driver
+    min_memory_bytes: int
+    rehearsal: bool
+    default_model: str
+    environment: tuple[tuple[str, str], ...]
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether a CUDA device is part of what is asked for."""
+        return self.device == "cuda"
+
+
+# Without this Unsloth 2026.10.9 trains on the CPU when it finds no GPU, and exits 0.
+_GPU_ENVIRONMENT = (("UNSLOTH_DISABLE_CPU_FALLBACK", "1"),)
+
+V100 = Profile(
+    name="v100",
+    title="NVIDIA V100 (Volta)",
+    device="cuda",
+    compute_capability=(7, 0),
+    compute_dtype="float16",
+    quant_dtypes=("float16",),
+    float_dtypes=("float16", "float32"),
+    forbidden_dtypes=("bfloat16", "float64"),
+    dtype_reason="compute capability 7.0 has no bfloat16 units (they start at 8.0)",
+    # CUDA 12 minor-version compatibility starts at driver 525; R580 is the last branch with Volta.
+    min_driver=525,
+    min_memory_bytes=15 * GIB,  # the smaller board is sold as 16 GB, and reports a little less
+    rehearsal=False,
+    default_model="unsloth/gemma-3n-E2B-it",
+    environment=_GPU_ENVIRONMENT,
+)
+
+H100 = Profile(
+    name="h100",
+    title="NVIDIA H100 (Hopper)",
+    device="cuda",
+    compute_capability=(9, 0),
+    compute_dtype="bfloat16",
+    quant_dtypes=("bfloat16",),
+    float_dtypes=("bfloat16", "float32"),
+    forbidden_dtypes=("float16", "float64"),
+    dtype_reason="compute capability 9.0 has bfloat16 units; float16 would lose small gradients",
+    min_driver=580,  # the first branch that runs CUDA 13
+    min_memory_bytes=75 * GIB,  # the smallest Hopper board has 80 GB
+    rehearsal=False,
+    default_model="unsloth/gemma-3n-E2B-it",
+    environment=_GPU_ENVIRONMENT,
+)
+
+CPU = Profile(
+    name="cpu",
+    title="rehearsal on a CPU",
+    device="cpu",
+    compute_capability=None,
+    compute_dtype="float32",
+    # A checkpoint packed with bfloat16 keeps it in quant state and compute dtype on a CPU.
+    quant_dtypes=("float32", "bfloat16"),
+    float_dtypes=("float32", "bfloat16"),
+    forbidden_dtypes=("float16", "float64"),
+    dtype_reason="a rehearsal computes in float32, which every CPU has",
+    min_driver=None,
+    min_memory_bytes=0,
+    rehearsal=True,
+    default_model="rehearsal:gemma3n",
+    # The second takes back what an image for a GPU may have set.
+    environment=(("CUDA_VISIBLE_DEVICES", ""), ("UNSLOTH_DISABLE_CPU_FALLBACK", "0")),
+)
+
+PROFILES: MappingProxyType[str, Profile] = MappingProxyType(
+    {profile.name: profile for profile in (V100, H100, CPU)}
+)

@@ -1,0 +1,151 @@
+"""The boot report: one pydantic model, its schema, and nothing that writes it.
+
+The JSON Schema (2020-12) of this model is committed as `docs/boot-report.schema.json`; a test
+compares the two. Times are UTC in ISO 8601, durations seconds unless the name says otherwise.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import Field
+
+from app.outcome import Fault, Severity, Status
+from app.sections import Adapter, Model, Numerics, Precision, Section, Software
+
+SCHEMA_VERSION = "1.0"
+REPORT_NAME = "boot-report.json"
+
+
+class State(StrEnum):
+    """Whether the boot got to its end."""
+
+    IN_PROGRESS = "in_progress"  # also what a killed boot leaves behind
+    COMPLETE = "complete"
+    INTERRUPTED = "interrupted"
+
+
+class Verdict(StrEnum):
+    """The answer in one word."""
+
+    PASS = "pass"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+class CheckRecord(Section):
+    """One check as it ended. `fault` is set where it failed or could not look."""
+
+    stage: str
+    id: str
+    status: Status
+    severity: Severity
+    reason: str
+    expected: str = ""
+    actual: str = ""
+    source: str = ""
+    next_step: str = ""
+    fault: Fault | None = None
+    duration_ms: float = 0.0
+
+
+class StageRecord(Section):
+    """One stage. `started` is None when it has not; `finding` is its most telling reason."""
+
+    name: str
+    status: Status
+    started: str | None = None
+    duration_s: float = 0.0
+    finding: str = ""
+
+
+class Exit(Section):
+    """The exit status and what to do about it.
+
+    `process_code` is what the process really exits with: the job's own code once a job has run,
+    else `code`.
+    """
+
+    code: int
+    name: str
+    reason: str
+    retry: str
+    next_step: str
+    process_code: int
+
+
+class Identity(Section):
+    """Which process on which node, under which scheduler."""
+
+    bootguard: str
+    hostname: str
+    pid: int
+    uid: int
+    python: str
+    platform: str
+    scheduler: dict[str, str] = Field(default_factory=dict)
+
+
+class Gpu(Section):
+    """One visible device."""
+
+    index: int
+    name: str
+    uuid: str | None = None
+    compute_capability: str
+    memory_total_bytes: int
+    memory_free_bytes: int | None = None
+    driver: str | None = None
+
+
+class Memory(Section):
+    """Host memory in bytes: the cgroup's limit, and the peak resident size of the worker."""
+
+    host_limit_bytes: int | None = None
+    worker_peak_bytes: int | None = None
+
+
+class Crash(Section):
+    """How the worker or the boot itself died, where it did not end by a finding."""
+
+    where: str  # stage
+    kind: str  # exception class, or `signal SIGSEGV`, or `exit 3`
+    text: str
+    traceback: list[str] = Field(default_factory=list)
+
+
+class Report(Section):
+    """What one boot found. `verdict` and `exit` are None while it is in progress."""
+
+    schema_version: str = SCHEMA_VERSION
+    report_id: str
+    run_id: str | None = None
+    attempt: int = 1
+    state: State = State.IN_PROGRESS
+    verdict: Verdict | None = None
+    rehearsal: bool = False
+    stopped_after: str | None = None
+    handed_over: bool = False
+    started: str
+    duration_s: float = 0.0
+    exit: Exit | None = None
+    identity: Identity
+    image: dict[str, Any] | None = None
+    settings: dict[str, Any] = Field(default_factory=dict)
+    gpus: list[Gpu] = Field(default_factory=list)
+    software: Software | None = None
+    model: Model | None = None
+    precision: Precision | None = None
+    adapter: Adapter | None = None
+    numerics: Numerics | None = None
+    stages: list[StageRecord] = Field(default_factory=list)
+    checks: list[CheckRecord] = Field(default_factory=list)
+    memory: Memory | None = None
+    crash: Crash | None = None
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of the report as it is written."""
+    schema = Report.model_json_schema(mode="serialization")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

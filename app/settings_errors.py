@@ -1,0 +1,91 @@
+"""What is wrong with the settings, all of it at once, and never with a secret in it.
+
+A leaf: imports only `app.errors` and `app.outcome`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from app.errors import BootError
+from app.outcome import Fault, Finding, Status
+
+# Enough to recognise a value, short enough for one line of a log.
+_SHOWN = 80
+# The form of a Hugging Face token (34 characters after hf_), wherever it was pasted, and the
+# credentials of a URL. A folder such as hf_checkpoints is neither.
+_TOKEN = re.compile(r"hf_[A-Za-z0-9]{30,}")
+_CREDENTIALS = re.compile(r"//[^/\s]*@")
+_HIDDEN = "***"
+# A shorter "secret" is no secret, and hiding it would garble everything else.
+_SECRET_LENGTH = 8
+
+
+def redacted(text: str, secrets: Iterable[str] = ()) -> str:
+    """`text` without the given secrets and without anything that looks like one."""
+    for secret in secrets:
+        if len(secret) >= _SECRET_LENGTH:
+            text = text.replace(secret, _HIDDEN)
+    return _CREDENTIALS.sub(f"//{_HIDDEN}@", _TOKEN.sub(_HIDDEN, text))
+
+
+def shown(text: str, secrets: Iterable[str] = ()) -> str:
+    """`text` as one short, quoted, printable line.
+
+    Secrets go first: a shortened or escaped secret would not be found any more.
+    """
+    text = redacted(text, secrets)
+    if len(text) <= _SHOWN:
+        return repr(text)
+    return f"{text[:_SHOWN]!r}... ({len(text)} characters)"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong: which variable, what it must be, what it is, what to do."""
+
+    name: str
+    expected: str
+    actual: str
+    suggestion: str
+
+    @property
+    def finding(self) -> Finding:
+        """The same as a failed check."""
+        return Finding(
+            Status.FAIL,
+            str(self),
+            expected=self.expected,
+            actual=self.actual,
+            next_step=self.suggestion or f"correct {self.name}; --help lists every variable",
+            fault=Fault.CONFIG,
+            source="python -m app.boot --help",
+        )
+
+    def __str__(self) -> str:
+        """One line."""
+        text = f"{self.name} must be {self.expected}, and is {self.actual}"
+        return f"{text}: {self.suggestion}" if self.suggestion else text
+
+
+class SettingsError(BootError):
+    """The settings cannot be used; `problems` says all that is wrong with them."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        findings = [problem.finding for problem in self.problems]
+        names = ", ".join(problem.name for problem in self.problems)
+        super().__init__(
+            f"{len(findings)} wrong in the settings: {names}",
+            fault=Fault.CONFIG,
+            expected="; ".join(f"{one.name}: {one.expected}" for one in self.problems),
+            actual="; ".join(f"{one.name}: {one.actual}" for one in self.problems),
+            source="python -m app.boot --help",
+            next_step="; ".join(finding.next_step for finding in findings),
+        )
+
+    def __str__(self) -> str:
+        """One line for each problem."""
+        return "\n".join(str(problem) for problem in self.problems)

@@ -1,0 +1,111 @@
+"""Variables of others that change what is trained, or that break an import without a name.
+
+A leaf: imports only `app.settings_errors`. Read in unsloth and unsloth_zoo 2026.10.9, accelerate
+1.15.0, huggingface_hub 1.33.0 and datasets 4.8.5; a test looks for each refused name in the
+installed sources. Kernels, caches, logs and the options of trainers stay the user's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from app.settings_errors import Problem, shown
+
+REFUSED_PREFIX = "UNSLOTH_FORCE_"
+_FORCED = "it overrides what Unsloth decides from the device and the model"
+
+# Refused by name, whatever the value: unsetting one is easy, and a reader need not know which
+# values each reader of it takes for off.
+REFUSED: dict[str, str] = {
+    "UNSLOTH_FORCE_FLOAT32": "it turns the float16 path with float32 norms on for any model",
+    "UNSLOTH_FORCE_CUSTOM_DTYPE": "it picks the dtypes of the load, and older releases execute it",
+    "UNSLOTH_FORCE_CPU": "it trains on the CPU though there is a GPU",
+    "UNSLOTH_ALLOW_CPU": "it takes the CPU for a CUDA device",
+    "UNSLOTH_ZOO_DISABLE_GPU_INIT": "it reports the CPU as the device",
+    "UNSLOTH_CPU_BF16": "it overrides which dtype the CPU computes in",
+    "UNSLOTH_CPU_FP16": "it overrides which dtype the CPU computes in",
+    "UNSLOTH_CPU_FROZEN_BF16": "it keeps frozen weights in bfloat16 when float32 was asked for",
+    "UNSLOTH_CPU_LOAD_IN_4BIT": "it switches 4-bit off on the CPU; use BOOT_LOAD_IN_4BIT",
+    "UNSLOTH_FP8_TO_NF4": "it overrides whether an 8-bit checkpoint becomes 4-bit",
+    "UNSLOTH_FP8_TO_NF4_QUANTIZE_16BIT": "it packs layers that the checkpoint kept in 16 bits",
+    "UNSLOTH_HIGH_PRECISION_LAYERNORM": "it changes the dtype that norms compute in",
+    "UNSLOTH_UPCAST_LAYERNORM": "it casts norms to float32",
+    "UNSLOTH_DISABLE_FLOAT32_UPCAST": "it keeps norms from float32",
+    "UNSLOTH_BFLOAT16_MIXED_PRECISION": "it generates in bfloat16 on any hardware",
+    "UNSLOTH_FREEZE_NORM_RUNNING_STATS": "it lets frozen batch norms drift during training",
+    "UNSLOTH_RETURN_HIDDEN_STATES": "it makes models return hidden states in place of logits",
+    "UNSLOTH_ALLOW_IGNORED_CONFIG": "it trains another network than the checkpoint describes",
+    "UNSLOTH_SKIP_TRANSFORMERS_QUANT_STATE_CHECK": "it silences the check for lost 4-bit state",
+    "UNSLOTH_ALLOW_UNSAFE_PT2_LOAD": "it executes what a .pt2 file holds",
+    "UNSLOTH_TOKENIZERS_V1": "it swaps the tokenizers package for one outside the image's lock",
+    "UNSLOTH_TOKENIZERS_V1_PATH": "it imports a package from a folder outside the image's lock",
+    "UNSLOTH_USE_MODELSCOPE": "only the Hugging Face hub is verified; HF_ENDPOINT names a mirror",
+    "UNSLOTH_TP_SIZE": "it splits the model over ranks, which this release does not support",
+    "UNSLOTH_PP_SIZE": "it splits the model over ranks, which this release does not support",
+}
+
+# Each counts the processes of one job. Slurm's counts the step's: arrays are not ranks.
+_RANKS = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+
+_COUNT = re.compile(r"[0-9]{1,9}")
+_INDEX = re.compile(r"-1|[0-9]{1,9}")  # accelerate takes -1 for "not set"
+_SECONDS = re.compile(r"[1-9][0-9]{0,8}")
+# What huggingface_hub, datasets and unsloth agree on; `2`, `t` or `y` mean "online" to them.
+_SWITCH = re.compile(r"|0|1|true|false|yes|no|on|off", re.IGNORECASE)
+
+# A wrong value of these ends in a ValueError without a name while a package is imported, or is
+# silently taken for the opposite.
+_TYPES: dict[str, tuple[re.Pattern[str], str]] = {
+    "RANK": (_INDEX, "a whole number"),
+    "LOCAL_RANK": (_INDEX, "a whole number"),
+    "LOCAL_WORLD_SIZE": (_COUNT, "a whole number"),
+    "HF_HUB_ETAG_TIMEOUT": (_SECONDS, "whole seconds, at least 1"),
+    "HF_HUB_DOWNLOAD_TIMEOUT": (_SECONDS, "whole seconds, at least 1"),
+    "HF_HUB_OFFLINE": (_SWITCH, "1, true, yes, on, 0, false, no or off"),
+    "TRANSFORMERS_OFFLINE": (_SWITCH, "1, true, yes, on, 0, false, no or off"),
+    "HF_DATASETS_OFFLINE": (_SWITCH, "1, true, yes, on, 0, false, no or off"),
+}
+
+
+def inherited_problems(environ: Mapping[str, str], secrets: Iterable[str] = ()) -> list[Problem]:
+    """What is wrong in the variables of others."""
+    secrets = tuple(secrets)
+    return _refused(environ) + _ranks(environ, secrets) + _types(environ, secrets)
+
+
+def _refused(environ: Mapping[str, str]) -> list[Problem]:
+    return [
+        Problem(
+            name if name.isascii() and name.isprintable() else ascii(name)[1:-1],
+            expected="unset",
+            actual="set",
+            suggestion=f"unset it: {REFUSED.get(name, _FORCED)}",
+        )
+        for name in sorted(environ)
+        if name in REFUSED or name.startswith(REFUSED_PREFIX)
+    ]
+
+
+def _ranks(environ: Mapping[str, str], secrets: tuple[str, ...]) -> list[Problem]:
+    problems = []
+    for name in _RANKS:
+        value = environ.get(name, "1")
+        number = int(value) if _COUNT.fullmatch(value) else 0
+        if number == 1:
+            continue
+        suggestion = (
+            "jobs of several ranks are not supported by this release: start one process"
+            if number > 1
+            else "unset it"
+        )
+        problems.append(Problem(name, "1 or unset", shown(value, secrets), suggestion))
+    return problems
+
+
+def _types(environ: Mapping[str, str], secrets: tuple[str, ...]) -> list[Problem]:
+    return [
+        Problem(name, expected, shown(environ[name], secrets), "correct or unset it")
+        for name, (pattern, expected) in _TYPES.items()
+        if name in environ and not pattern.fullmatch(environ[name])
+    ]

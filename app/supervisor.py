@@ -1,0 +1,196 @@
+"""The light process: settings, torch-free stages, the report, the worker, the exit status.
+
+Never imports torch. Whatever happens in the worker, this process still writes the report.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from app import sections
+from app.errors import BootError
+from app.events import CheckEnded, Ended, Event, SectionKnown, StageFinished, StageStarted
+from app.identity import identity_of, run_of
+from app.image import Image, read_image
+from app.journal import Journal
+from app.log import Log
+from app.outcome import Fault, Finding, Severity, Status
+from app.pipeline import chain, run_stages, unexpected
+from app.preflight import Preflight
+from app.report import CheckRecord, Crash, Memory, StageRecord
+from app.settings import BootSettings, SettingsError, load_settings, report_dir_of
+from app.stages import SUPERVISOR_STAGES
+from app.verdict import print_table, verdict_line
+from app.worker_process import WorkerDied, WorkerProcess
+
+_SECTIONS: dict[str, type[sections.Section]] = {
+    "software": sections.Software,
+    "model": sections.Model,
+    "precision": sections.Precision,
+    "adapter": sections.Adapter,
+    "numerics": sections.Numerics,
+}
+
+# Stages that no boot of this release has anything to do in. Ranks are refused by the settings.
+_NOT_ASKED = {
+    "collective": "one process, so there are no ranks to compare",
+    "job": "no job is run in this release: the boot ends with its verdict",
+}
+
+
+def supervise(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    """One boot from environment to exit status."""
+    log = Log()
+    journal = Journal(report_dir_of(environ), identity_of(environ), log)
+    stopped_after: str | None = None
+    try:
+        settings = _settings_stage(arguments, environ, journal)
+        if settings is not None:
+            stopped_after, log.format = settings.stop_after, settings.log_format
+            if stopped_after != "settings":
+                _run(settings, environ, journal)
+    except Exception as error:  # noqa: BLE001 - the boot's edge: a bug must not lose the report
+        traceback.print_exception(error, file=sys.stderr)
+        journal.crashed(unexpected(error), _crash(journal.current, error))
+    code = journal.close(stopped_after=stopped_after)
+    sys.stdout.write(verdict_line(journal.report, str(journal.path)) + "\n")
+    sys.stdout.flush()
+    if log.format == "text":
+        print_table(journal.report, str(journal.path))
+    return code
+
+
+def _settings_stage(
+    arguments: Sequence[str], environ: Mapping[str, str], journal: Journal
+) -> BootSettings | None:
+    """Judge command line, image file and settings together; None where any of them is wrong."""
+    began = time.monotonic()
+    journal.note(**run_of(environ))
+    journal.stage_started("settings", datetime.now(UTC).isoformat(timespec="milliseconds"))
+    records = [_argument(argument) for argument in arguments]
+    image: Image | None = None
+    settings: BootSettings | None = None
+    try:
+        image = read_image()
+        settings = load_settings(environ, image=image)
+    except SettingsError as error:
+        records += [_settings_record(p.name, p.finding) for p in error.problems]
+    except BootError as error:
+        records.append(_settings_record("image", error.finding))
+    if image is not None:
+        journal.note(image=image.model_dump(mode="json"))
+    if settings is not None:
+        profile = settings.profile
+        journal.note(settings=settings.public(), rehearsal=profile.rehearsal)
+        found = Finding(Status.PASS, f"profile {profile.name}: {profile.title}")
+        records.append(_settings_record("values", found))
+    for record in records:
+        journal.check(record)
+    bad = [record for record in records if record.status.blocks]
+    journal.stage_finished(
+        StageRecord(
+            name="settings",
+            status=Status.FAIL if bad else Status.PASS,
+            started=journal.started_of("settings"),
+            duration_s=round(time.monotonic() - began, 3),
+            finding="; ".join(record.reason for record in bad) or records[-1].reason,
+        )
+    )
+    return None if bad else settings
+
+
+def _settings_record(name: str, finding: Finding) -> CheckRecord:
+    return CheckRecord(
+        stage="settings",
+        id=f"settings.{name}",
+        status=finding.status,
+        severity=Severity.CRITICAL,
+        reason=finding.reason,
+        expected=finding.expected,
+        actual=finding.actual,
+        source=finding.source or "app/settings.py",
+        next_step=finding.next_step,
+        fault=(finding.fault or Fault.CONFIG) if finding.status.blocks else None,
+    )
+
+
+def _argument(argument: str) -> CheckRecord:
+    return _settings_record(
+        "command_line",
+        Finding(
+            Status.FAIL,
+            f"unknown argument {argument[:80]!r}",
+            expected="no arguments, or --help",
+            actual=argument[:80],
+            next_step="settings are BOOT_* environment variables: see --help",
+            fault=Fault.USAGE,
+        ),
+    )
+
+
+def _run(settings: BootSettings, environ: Mapping[str, str], journal: Journal) -> None:
+    """Everything after the settings. The worker imports while preflight runs."""
+    preflight = Preflight(settings, environ)
+    stop = settings.stop_after
+    worker = None if stop in SUPERVISOR_STAGES else WorkerProcess(preflight.plan, environ)
+    try:
+        go_on = run_stages(preflight.stages(), preflight, journal, stop_after=stop)
+        journal.note(gpus=preflight.gpus(), memory=preflight.memory())
+        if go_on and worker is not None:
+            _relay(worker, preflight, journal, stop)
+    finally:
+        if worker is not None:
+            worker.end()
+    if journal.blocked or (stop and journal.has_ended(stop)):
+        return
+    for stage, reason in _NOT_ASKED.items():
+        journal.skip(stage, reason)
+        if stage == stop:
+            return
+
+
+def _relay(worker: WorkerProcess, preflight: Preflight, journal: Journal, stop: str | None) -> None:
+    """Let the worker go and note what it says; its death is a finding too."""
+    try:
+        for event in worker.run(preflight.plan, stop):
+            _note(event, preflight, journal)
+    except WorkerDied as death:
+        fault = Fault.NODE_UNFIT if preflight.plan.profile.needs_gpu else Fault.INTERNAL
+        finding = Finding(
+            Status.ERROR,
+            f"the worker ended without a verdict: {death}",
+            expected="an `ended` event",
+            actual=str(death),
+            next_step="read the worker's last lines in the log",
+            fault=fault if death.by_signal else Fault.INTERNAL,
+        )
+        crash = Crash(where=journal.current, kind=str(death), text=finding.reason)
+        journal.crashed(finding, crash)
+
+
+def _note(event: Event, preflight: Preflight, journal: Journal) -> None:
+    match event:
+        case StageStarted():
+            journal.stage_started(event.name, event.started)
+        case CheckEnded():
+            journal.check(event.record)
+        case SectionKnown():
+            journal.section(event.name, _SECTIONS[event.name].model_validate(event.data))
+        case StageFinished():
+            journal.stage_finished(event.record)
+        case Ended():
+            known = preflight.memory() or Memory()
+            journal.note(memory=known.model_copy(update={"worker_peak_bytes": event.peak_bytes}))
+
+
+def _crash(where: str, error: Exception) -> Crash:
+    return Crash(
+        where=where,
+        kind=type(error).__name__,
+        text=chain(error),
+        traceback=[line.rstrip() for line in traceback.format_exception(error)],
+    )

@@ -1,0 +1,76 @@
+"""What is said at the end: one machine-readable line on stdout, a table for people on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from app.outcome import Status
+from app.report import Report
+
+MAX_LINE_BYTES = 900  # also fits the smallest termination message in use (1 KB, SageMaker)
+
+_STYLES = {
+    Status.PASS: "green",
+    Status.WARN: "yellow",
+    Status.FAIL: "bold red",
+    Status.ERROR: "bold red",
+    Status.SKIP: "dim",
+    Status.NOT_RUN: "dim",
+}
+
+
+def verdict_line(report: Report, path: str) -> str:
+    """One JSON object of at most 900 bytes: verdict, exit status, reason, next step, report."""
+    if report.exit is None or report.verdict is None:
+        raise AssertionError("only a settled report has a verdict")
+    line = {
+        "bootguard": report.schema_version,
+        "verdict": report.verdict.value,
+        "rehearsal": report.rehearsal,
+        "exit": int(report.exit.code),
+        "name": report.exit.name,
+        "reason": report.exit.reason,
+        "next_step": report.exit.next_step,
+        "report": path,
+    }
+    for field in ("next_step", "reason", "report"):
+        excess = len(json.dumps(line)) - MAX_LINE_BYTES
+        if excess <= 0:
+            break
+        text = str(line[field])
+        # Each character takes up to six bytes once escaped: cut by the worst case.
+        line[field] = text[: max(0, len(text) - excess - 8)] + "..."
+    return json.dumps(line)
+
+
+def print_table(report: Report, path: str) -> None:
+    """Stage, status, seconds and finding, then the verdict, on stderr."""
+    # rich takes 80 ms to import and only this needs it.
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    if report.exit is None or report.verdict is None:
+        raise AssertionError("only a settled report has a verdict")
+    table = Table(title=f"bootguard {report.identity.bootguard}", title_justify="left")
+    table.add_column("stage", no_wrap=True)
+    table.add_column("status", no_wrap=True)
+    table.add_column("seconds", justify="right", no_wrap=True)
+    table.add_column("finding", overflow="fold")
+    for stage in report.stages:
+        seconds = f"{stage.duration_s:.1f}" if stage.started else "-"
+        style = _STYLES[stage.status]
+        table.add_row(stage.name, Text(stage.status.value, style), seconds, Text(stage.finding))
+    # A pipe has no width: 110 columns keep most findings on two lines.
+    width = None if sys.stderr.isatty() else 110
+    console = Console(file=sys.stderr, highlight=False, width=width)
+    console.print(table)
+    rehearsal = " (rehearsal on a CPU: says nothing about a GPU)" if report.rehearsal else ""
+    verdict = (
+        f"verdict {report.verdict.value}{rehearsal}, exit {report.exit.code} "
+        f"{report.exit.name}: {report.exit.reason}"
+    )
+    step = [f"next step: {report.exit.next_step}"] if report.exit.next_step else []
+    for line in (verdict, *step, f"report: {path}"):
+        console.print(Text(line), soft_wrap=True)

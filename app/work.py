@@ -1,0 +1,93 @@
+"""The worker's stages: from the imported stack to a model that has trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.checks import adapter, load, numerics, precision, stack
+from app.engine import adapter as adapter_engine
+from app.engine import census, loader, stack as stack_engine
+from app.engine import numerics as numerics_engine
+from app.errors import BootError
+from app.facts.adapter import AdapterFacts
+from app.facts.census import Census
+from app.facts.checkpoint import CheckpointFacts
+from app.facts.load import LoadFacts
+from app.facts.numerics import NumericsFacts
+from app.facts.stack import StackFacts
+from app.pipeline import Part, Stage
+from app.plan import Plan
+from app.probes.safetensors import read_checkpoint
+from app.sections import Section
+
+
+class Work:
+    """The session of the worker's stages: holds the model from `load` on."""
+
+    def __init__(self, plan: Plan, trouble: BootError | None) -> None:
+        self.plan = plan
+        self._trouble = trouble
+        self._checkpoint: CheckpointFacts | None = None
+        self._model: Any = None
+        self._tokenizer: Any = None
+        self._loaded: Census | None = None
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Stack to numerics, in the order of `app.stages`."""
+        return (
+            Stage("stack", (Part(self._stack, stack.CHECKS, self._software),)),
+            Stage("load", (Part(self._load, load.CHECKS),)),
+            Stage("precision", (Part(self._census, precision.CHECKS, self._precision),)),
+            Stage(
+                "adapter",
+                (
+                    Part(self._attach, adapter.CHECKS, self._adapter),
+                    Part(self._second_census, precision.CHECKS, self._second_precision),
+                ),
+            ),
+            Stage("numerics", (Part(self._numerics, numerics.CHECKS, self._numbers),)),
+        )
+
+    def _stack(self) -> StackFacts:
+        if self._trouble is not None:
+            raise self._trouble
+        return stack_engine.gather()
+
+    def _software(self, facts: StackFacts) -> dict[str, Section]:
+        return {"software": stack.section(facts)}
+
+    def _load(self) -> LoadFacts:
+        if self.plan.resolved is None:
+            raise AssertionError("the supervisor says go only with a resolved model")
+        self._checkpoint = read_checkpoint(self.plan.resolved.folder)
+        loaded = loader.load(self.plan, self._checkpoint)
+        self._model, self._tokenizer = loaded.model, loaded.tokenizer
+        return loaded.facts
+
+    def _census(self) -> Census:
+        self._loaded = census.take(self._model, self._checkpoint)
+        return self._loaded
+
+    def _precision(self, facts: Census) -> dict[str, Section]:
+        return {"precision": precision.section(facts, None, self.plan)}
+
+    def _attach(self) -> AdapterFacts:
+        self._model = adapter_engine.attach(self._model, self.plan)
+        return adapter_engine.gather(self._model)
+
+    def _adapter(self, facts: AdapterFacts) -> dict[str, Section]:
+        return {"adapter": adapter.section(facts, self.plan)}
+
+    def _second_census(self) -> Census:
+        return census.take(self._model, self._checkpoint)
+
+    def _second_precision(self, facts: Census) -> dict[str, Section]:
+        if self._loaded is None:
+            raise AssertionError("precision comes before adapter")
+        return {"precision": precision.section(self._loaded, facts, self.plan)}
+
+    def _numerics(self) -> NumericsFacts:
+        return numerics_engine.run(self._model, self._tokenizer, self.plan)
+
+    def _numbers(self, facts: NumericsFacts) -> dict[str, Section]:
+        return {"numerics": numerics.section(facts)}

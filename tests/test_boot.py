@@ -1,0 +1,188 @@
+"""Facts about whole boots, run as users run them: a process, an environment, an exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.stages import STAGES
+from tests.tiny_models import tiny_model
+
+ROOT = Path(__file__).resolve().parent.parent
+NO_GPU = not Path("/dev/nvidiactl").exists()
+
+
+@dataclass(frozen=True)
+class Boot:
+    """What a boot left behind."""
+
+    code: int
+    out: str
+    err: str
+    report: dict[str, Any]
+
+    @property
+    def statuses(self) -> dict[str, str]:
+        return {stage["name"]: stage["status"] for stage in self.report["stages"]}
+
+    def check(self, check_id: str) -> dict[str, Any]:
+        (found,) = (check for check in self.report["checks"] if check["id"] == check_id)
+        return dict(found)
+
+
+def boot(folder: Path, settings: Mapping[str, str], *arguments: str) -> Boot:
+    """Boot in a folder of its own; nothing of the test's environment but places and PATH."""
+    kept = ("PATH", "HOME", "XDG_CACHE_HOME", "HF_HOME", "LANG")
+    environ = {name: os.environ[name] for name in kept if name in os.environ}
+    folder.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "app.boot", *arguments],
+        cwd=folder,
+        env={**environ, "PYTHONPATH": str(ROOT), "BOOT_REPORT_DIR": "reports", **settings},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    report = folder / settings.get("BOOT_REPORT_DIR", "reports") / "boot-report.json"
+    found = json.loads(report.read_text()) if report.is_file() else {}
+    return Boot(done.returncode, done.stdout, done.stderr, found)
+
+
+def agrees(found: Boot, code: int) -> None:
+    """The exit status is the same in the process, in the report and in the verdict line."""
+    assert found.code == code, found.err
+    assert found.report["exit"]["code"] == found.report["exit"]["process_code"] == code
+    assert json.loads(found.out)["exit"] == code
+    assert found.out.count("\n") == 1
+    assert list(found.statuses) == list(STAGES)
+    assert found.report["state"] == "complete"
+
+
+@pytest.mark.skipif(not NO_GPU, reason="this machine has a GPU")
+@pytest.mark.parametrize("hardware", ["h100", "v100"])
+def test_without_a_gpu_the_node_is_unfit(tmp_path: Path, hardware: str) -> None:
+    found = boot(tmp_path, {"BOOT_HARDWARE": hardware})
+    agrees(found, 69)
+    assert found.statuses["gpu"] == "fail"
+    assert found.statuses["cache"] == "not_run"
+    failed = found.check("gpu.device_files")
+    assert failed["status"] == "fail"
+    assert "nvidia.com/gpu" in failed["next_step"]
+    assert "gpu.device_files" in found.err
+
+
+def test_a_misspelt_variable_is_named_with_the_right_one(tmp_path: Path) -> None:
+    found = boot(tmp_path, {"BOOT_HARDWRE": "h100"})
+    agrees(found, 78)
+    assert "BOOT_HARDWARE" in found.report["exit"]["reason"] + found.report["exit"]["next_step"]
+
+
+def test_all_wrong_settings_are_listed_at_once(tmp_path: Path) -> None:
+    wrong = {
+        "BOOT_LORA_DROPOUT": "1.5",
+        "BOOT_LORA_R": "0",
+        "BOOT_LOAD_IN_4BIT": "maybe",
+        "BOOT_REVISION": "",
+        "UNSLOTH_FORCE_FLOAT32": "1",
+        "UNSLOTH_ALLOW_CPU": "1",
+    }
+    found = boot(tmp_path, {"BOOT_HARDWARE": "cpu", **wrong})
+    agrees(found, 78)
+    text = json.dumps([c for c in found.report["checks"] if c["status"] == "fail"])
+    assert all(name in text for name in wrong)
+
+
+def test_an_unknown_argument_is_a_usage_error(tmp_path: Path) -> None:
+    agrees(boot(tmp_path, {"BOOT_HARDWARE": "cpu"}, "--hardware=h100"), 64)
+
+
+def test_help_needs_no_settings_and_writes_no_report(tmp_path: Path) -> None:
+    found = boot(tmp_path, {}, "--help")
+    assert found.code == 0
+    assert "BOOT_HARDWARE" in found.out
+    assert not found.report
+
+
+def test_a_model_folder_that_is_not_there(tmp_path: Path) -> None:
+    found = boot(tmp_path, {"BOOT_HARDWARE": "cpu", "BOOT_BASE_MODEL_ID": str(tmp_path / "none")})
+    agrees(found, 66)
+    assert str(tmp_path / "none") in json.dumps(found.report["exit"])
+
+
+def test_a_report_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    found = boot(tmp_path, {"BOOT_HARDWARE": "cpu", "BOOT_REPORT_DIR": "file/reports"})
+    assert found.code == 73
+    assert "BOOT_REPORT_DIR" in found.err
+    lost = next(line for line in found.err.splitlines() if line.startswith("{"))
+    assert json.loads(lost)["exit"]["code"] == 73
+
+
+def test_a_boot_can_stop_early_and_says_so(tmp_path: Path) -> None:
+    found = boot(tmp_path, {"BOOT_HARDWARE": "cpu", "BOOT_STOP_AFTER": "gpu"})
+    agrees(found, 0)
+    assert found.report["stopped_after"] == "gpu"
+    assert found.report["verdict"] == "pass"
+    assert found.statuses["cache"] == "not_run"
+
+
+def test_the_entry_point_runs_as_a_file_too(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "app" / "boot.py"), "--help"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "BOOT_HARDWARE" in done.stdout
+
+
+def test_the_log_can_be_json_lines(tmp_path: Path) -> None:
+    found = boot(
+        tmp_path, {"BOOT_HARDWARE": "cpu", "BOOT_STOP_AFTER": "gpu", "BOOT_LOG_FORMAT": "json"}
+    )
+    after_settings = [line for line in found.err.splitlines() if line.startswith("{")]
+    assert {json.loads(line)["stage"] for line in after_settings} >= {"host", "gpu"}
+    assert "verdict pass" not in found.err
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize("kind", ["gemma3n-nf4", "llama-nf4", "qwen-nf4", "gemma3n-bf16"])
+def test_a_sound_model_boots(tmp_path: Path, kind: Any) -> None:
+    model = tiny_model(kind)
+    found = boot(
+        tmp_path,
+        {"BOOT_HARDWARE": "cpu", "BOOT_BASE_MODEL_ID": str(model), "BOOT_MAX_SEQ_LENGTH": "256"},
+    )
+    agrees(found, 0)
+    report = found.report
+    assert report["verdict"] == "pass", found.err
+    assert report["rehearsal"] is True
+    assert set(found.statuses.values()) <= {"pass", "skip"}
+    assert report["adapter"]["components"].keys() == {"language"}
+    assert report["precision"]["observed"]["adapter"]["n_packed_layers"] > 0
+    losses = report["numerics"]["steps"]["losses"]
+    assert losses[-1] < losses[0]
+    assert [p.name for p in tmp_path.iterdir()] == ["reports"]
+
+
+@pytest.mark.stack
+def test_a_truncated_shard_is_found_before_it_is_loaded(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model("gemma3n-nf4"), model)
+    (shard,) = model.glob("*.safetensors")
+    os.truncate(shard, shard.stat().st_size - 1)
+    found = boot(tmp_path, {"BOOT_HARDWARE": "cpu", "BOOT_BASE_MODEL_ID": str(model)})
+    agrees(found, 65)
+    assert shard.name in json.dumps(found.report["checks"])
+    assert found.statuses["load"] == "not_run"

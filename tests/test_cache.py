@@ -1,0 +1,380 @@
+"""The cache stage: names, folders, and the real hub client against a hub on this machine."""
+
+from __future__ import annotations
+
+import errno
+import json
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from huggingface_hub import constants
+from huggingface_hub import errors as hub_errors
+
+from app import rehearsal
+from app.checks.cache import CHECKS
+from app.exits import ExitCode, exit_code
+from app.facts.cache import CacheFacts
+from app.outcome import Fault, Status
+from app.probes.hub import offline_variable, resolve_model
+from app.probes.hub_errors import fault_of, finding_of
+from app.probes.names import read_tables, unsloth_models_folder
+from tests.fakes_preflight import (
+    COMMIT,
+    PLAIN,
+    TOKEN,
+    Hub,
+    findings,
+    model_files,
+    plan_for,
+    serving,
+    write_model,
+)
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.usefixtures("_direct")
+
+
+@pytest.fixture
+def _direct(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No proxy of the machine between the client and the fake hub."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    # Else the client asks the public hub, whatever the endpoint, which coding agent runs it.
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
+
+
+def code_of(facts: CacheFacts, **plan: Any) -> ExitCode | None:  # noqa: ANN401
+    """The exit code of the first check that blocks."""
+    said = findings(CHECKS, facts, plan_for(**plan))
+    for check in CHECKS:
+        if said[check.id].status.blocks:
+            return exit_code(said[check.id].fault or check.fault)
+    return None
+
+
+def ask(tmp_path: Path, hub: Hub | None = None, **plan: Any) -> CacheFacts:  # noqa: ANN401
+    """Resolve with a cache of its own; waits between attempts cost nothing."""
+    environ = {"HOME": str(tmp_path), "HF_HUB_CACHE": str(tmp_path / "hub")}
+    return resolve_model(
+        plan_for(**{"model": "org/tiny"} | plan), environ, token=TOKEN,
+        endpoint=hub.url if hub else "http://127.0.0.1:9", wait=lambda _seconds: None,
+    )  # fmt: skip
+
+
+def test_a_repository_is_downloaded_once_and_then_comes_from_the_cache(tmp_path: Path) -> None:
+    files = model_files(PLAIN, n_shards=2) | {"pytorch_model.bin": b"x", "README.md": b"x"}
+    with serving(Hub(files)) as hub:
+        facts = ask(tmp_path, hub)
+        asked = len(hub.requests)
+        again = ask(tmp_path, hub)
+        assert len(hub.requests) == asked
+    assert (facts.revision, facts.downloaded, again.downloaded) == (COMMIT, True, False)
+    assert code_of(facts) is code_of(again) is None
+    assert not any("pytorch_model.bin" in request for request in hub.requests)
+    assert {entry.name for entry in facts.files} == set(files) - {"pytorch_model.bin", "README.md"}
+    assert f"Bearer {TOKEN}" in hub.tokens
+    assert facts.resolved is not None
+    assert facts.resolved.folder.name == COMMIT
+    assert TOKEN not in repr(facts) + repr(again)
+    # Nothing but the cache from here on.
+    assert ask(tmp_path, None, download="never").revision == COMMIT
+    assert ask(tmp_path, None, download="never", revision=COMMIT).revision == COMMIT
+    assert code_of(ask(tmp_path, None, download="never", revision="v2")) == ExitCode.NOINPUT
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "code"),
+    [
+        (401, {}, ExitCode.NOPERM),
+        (401, {"X-Error-Code": "RepoNotFound"}, ExitCode.NOINPUT),
+        (401, {"X-Error-Code": "GatedRepo"}, ExitCode.NOPERM),
+        (401, {"X-Error-Message": "Invalid credentials in Authorization header"}, ExitCode.NOPERM),
+        (403, {"X-Error-Code": "GatedRepo"}, ExitCode.NOPERM),
+        (403, {}, ExitCode.NOPERM),
+        (404, {"X-Error-Code": "RepoNotFound"}, ExitCode.NOINPUT),
+        (404, {"X-Error-Code": "RevisionNotFound"}, ExitCode.NOINPUT),
+        (404, {}, ExitCode.NOINPUT),
+        (410, {}, ExitCode.NOINPUT),
+        (400, {}, ExitCode.CONFIG),
+        (429, {}, ExitCode.TEMPFAIL),
+        (500, {}, ExitCode.TEMPFAIL),
+        (503, {}, ExitCode.TEMPFAIL),
+    ],
+)
+def test_what_the_hub_says_becomes_a_code(
+    tmp_path: Path, status: int, headers: dict[str, str], code: ExitCode
+) -> None:
+    with serving(Hub({}, always=(status, headers))) as hub:
+        facts = ask(tmp_path, hub)
+    assert code_of(facts) == code
+    assert facts.failure is not None
+    assert str(status) in facts.failure.reason
+    assert TOKEN not in repr(facts)
+    asked = sum("/api/models/org/tiny" in request for request in hub.requests)
+    assert (asked > 1) == (code is ExitCode.TEMPFAIL)
+
+
+def test_a_hub_that_recovers_is_asked_again(tmp_path: Path) -> None:
+    with serving(Hub(model_files(), answers=[(429, {}), (500, {})])) as hub:
+        facts = ask(tmp_path, hub)
+    assert (facts.revision, facts.downloaded) == (COMMIT, True)
+
+
+def test_nobody_at_the_address_is_temporary(tmp_path: Path) -> None:
+    facts = ask(tmp_path)
+    assert code_of(facts) == ExitCode.TEMPFAIL
+    assert facts.failure is not None
+    assert "ConnectError" in facts.failure.actual
+
+
+def test_an_address_without_a_scheme_is_a_mistake(tmp_path: Path) -> None:
+    facts = ask(tmp_path, Hub({}, url="localhost"))
+    assert code_of(facts) == ExitCode.CONFIG
+
+
+def test_a_page_instead_of_the_hubs_json_is_temporary(tmp_path: Path) -> None:
+    with serving(Hub({}, always=(200, {"Content-Type": "text/html"}), page=b"<html>")) as hub:
+        assert code_of(ask(tmp_path, hub)) == ExitCode.TEMPFAIL
+
+
+def test_a_cut_off_cache_is_completed_or_named(tmp_path: Path) -> None:
+    with serving(Hub(model_files(PLAIN, n_shards=2))) as hub:
+        folder = ask(tmp_path, hub).folder
+        assert folder is not None
+        (folder / "model-00002-of-00002.safetensors").unlink()
+        facts = ask(tmp_path, hub, download="never")
+        assert code_of(facts) == ExitCode.NOINPUT
+        assert code_of(ask(tmp_path, hub)) is None
+
+
+@pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
+def test_offline_means_the_cache_only_and_says_which_variable(
+    tmp_path: Path, variable: str
+) -> None:
+    environ = {"HOME": str(tmp_path), variable: "1"}
+    facts = resolve_model(plan_for(model="org/tiny"), environ, endpoint="http://127.0.0.1:9")
+    assert code_of(facts) == ExitCode.NOINPUT
+    assert facts.failure is not None
+    assert variable in facts.failure.reason
+    assert variable in facts.failure.next_step
+
+
+def test_only_what_the_client_takes_for_true_is_offline() -> None:
+    assert offline_variable({"HF_HUB_OFFLINE": "2"}) is None
+    assert offline_variable({"HF_HUB_OFFLINE": "yes"}) == "HF_HUB_OFFLINE"
+
+
+@pytest.mark.parametrize("model", ["{}", "~/model", "$HOME/model"])
+def test_a_local_folder_is_taken_as_it_is(tmp_path: Path, model: str) -> None:
+    folder = write_model(tmp_path / "model", model_files())
+    facts = ask(tmp_path, model=model.format(folder), hardware="h100")
+    assert (facts.folder, facts.origin, code_of(facts)) == (folder, "folder", None)
+
+
+def test_a_relative_folder_is_made_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_model(tmp_path / "org" / "tiny", model_files())
+    assert ask(tmp_path).folder == tmp_path / "org" / "tiny"
+
+
+def test_a_snapshot_of_the_hubs_cache_knows_its_commit(tmp_path: Path) -> None:
+    folder = tmp_path / "models--org--tiny" / "snapshots" / COMMIT
+    write_model(folder, model_files())
+    facts = ask(tmp_path, model=str(folder), revision=COMMIT)
+    assert (facts.revision, facts.ignored_revision) == (COMMIT, None)
+    assert "org/tiny" in facts.reason
+
+
+def test_a_revision_of_a_folder_warns(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", model_files())
+    facts = ask(tmp_path, model=str(folder), revision="v1")
+    assert findings(CHECKS, facts, plan_for())["cache.resolved"].status is Status.WARN
+
+
+@pytest.mark.parametrize(
+    ("model", "code"),
+    [
+        ("/nowhere/model", ExitCode.NOINPUT),
+        ("./nowhere", ExitCode.NOINPUT),
+        ("~/nowhere", ExitCode.NOINPUT),
+        ("$UNSET/model", ExitCode.NOINPUT),
+        ("a/b/c", ExitCode.NOINPUT),
+        ("models/", ExitCode.NOINPUT),
+        ("a b", ExitCode.CONFIG),
+        ("org/na--me", ExitCode.CONFIG),
+        ("x" * 97, ExitCode.CONFIG),
+        ("x" * 5000, ExitCode.NOINPUT),
+        ("org/\0", ExitCode.NOINPUT),
+    ],
+)
+def test_what_is_neither_folder_nor_name_is_refused(
+    tmp_path: Path, model: str, code: ExitCode
+) -> None:
+    assert code_of(ask(tmp_path, model=model)) == code
+
+
+def test_a_file_and_an_empty_folder_are_no_model(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    for name in ("file", "empty"):
+        assert code_of(ask(tmp_path, model=str(tmp_path / name))) == ExitCode.NOINPUT
+
+
+def test_an_incomplete_folder_is_left_to_the_checkpoint_stage(tmp_path: Path) -> None:
+    files = model_files(PLAIN, n_shards=2)
+    del files["model-00001-of-00002.safetensors"]
+    facts = ask(tmp_path, model=str(write_model(tmp_path / "m", files)))
+    assert facts.missing == ("model-00001-of-00002.safetensors",)
+    assert findings(CHECKS, facts, plan_for())["cache.complete"].status is Status.SKIP
+
+
+def test_the_rehearsal_is_built_below_bootguards_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(root: Path, *, timeout_s: float) -> Path:
+        assert timeout_s > 60
+        return write_model(root / "tiny", model_files())
+
+    monkeypatch.setattr(rehearsal, "ensure", build)
+    facts = ask(tmp_path, model=rehearsal.MODEL_NAME)
+    assert facts.folder == tmp_path / ".cache" / "bootguard" / "tiny"
+    assert code_of(facts) is None
+
+
+def test_a_rehearsal_that_cannot_be_built_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(_root: Path, *, timeout_s: float) -> Path:
+        raise rehearsal.RehearsalBuildError(f"no torch within {timeout_s}")
+
+    monkeypatch.setattr(rehearsal, "ensure", build)
+    facts = ask(tmp_path, model=rehearsal.MODEL_NAME)
+    assert code_of(facts) == ExitCode.INTERNAL
+    assert facts.failure is not None
+    assert "no torch" in facts.failure.actual
+
+
+@pytest.mark.parametrize(
+    ("asked", "four", "resolved"),
+    [
+        ("unsloth/gemma-3n-E2B-it", True, "unsloth/gemma-3n-E2B-it-unsloth-bnb-4bit"),
+        ("google/gemma-3n-E2B-it", True, "unsloth/gemma-3n-E2B-it-unsloth-bnb-4bit"),
+        ("Google/Gemma-3n-E2B-it", True, "unsloth/gemma-3n-E2B-it-unsloth-bnb-4bit"),
+        ("google/gemma-3n-E2B-it", False, "unsloth/gemma-3n-E2B-it"),
+        ("unsloth/gemma-3n-E2B-it-unsloth-bnb-4bit", False, "unsloth/gemma-3n-E2B-it"),
+        (
+            "unsloth/gemma-3n-E2B-it-unsloth-bnb-4bit", True,
+            "unsloth/gemma-3n-E2B-it-unsloth-bnb-4bit",
+        ),
+        ("unsloth/Qwen3-32B", True, "unsloth/Qwen3-32B-bnb-4bit"),
+        ("unsloth/Qwen3-32B-unsloth-bnb-4bit", True, "unsloth/Qwen3-32B-bnb-4bit"),
+        ("org/tiny", True, "org/tiny"),
+    ],
+)  # fmt: skip
+def test_names_map_as_in_the_installed_unsloth(asked: str, four: bool, resolved: str) -> None:
+    tables = read_tables(unsloth_models_folder())
+    assert tables.resolve(asked, load_in_4bit=four) == resolved
+
+
+COMPARE = """
+import json, os, sys
+os.environ["UNSLOTH_DISABLE_STATISTICS"] = os.environ["HF_HUB_OFFLINE"] = "1"
+import unsloth
+from unsloth.models.loader_utils import BAD_MAPPINGS, get_model_name
+from unsloth.models.mapper import FLOAT_TO_INT_MAPPER, INT_TO_FLOAT_MAPPER, MAP_TO_UNSLOTH_16bit
+names = sorted({*FLOAT_TO_INT_MAPPER, *INT_TO_FLOAT_MAPPER, *MAP_TO_UNSLOTH_16bit, *BAD_MAPPINGS})
+said = {n: [get_model_name(n, load_in_4bit=four) for four in (True, False)] for n in names}
+json.dump(said, open(sys.argv[1], "w"))
+"""
+
+
+@pytest.mark.stack
+def test_every_name_that_unsloth_knows_maps_as_unsloth_maps_it(tmp_path: Path) -> None:
+    out = tmp_path / "said.json"
+    subprocess.run([sys.executable, "-c", COMPARE, str(out)], cwd=tmp_path, check=True)
+    tables = read_tables(unsloth_models_folder())
+    said = json.loads(out.read_text())
+    assert len(said) > 1000
+    ours = {n: [tables.resolve(n, load_in_4bit=four) for four in (True, False)] for n in said}
+    assert {n: (ours[n], said[n]) for n in said if ours[n] != said[n]} == {}
+
+
+def test_the_mapping_is_of_gpu_profiles_only(tmp_path: Path) -> None:
+    gemma = "unsloth/gemma-3n-E2B-it"
+    mapped = ask(tmp_path, model=gemma, hardware="h100", download="never")
+    kept = ask(tmp_path, model=gemma, hardware="cpu", download="never")
+    assert (mapped.model_id, kept.model_id) == (f"{gemma}-unsloth-bnb-4bit", gemma)
+    assert code_of(mapped) == code_of(kept) == ExitCode.NOINPUT
+
+
+def test_tables_of_another_shape_are_refused_not_guessed(tmp_path: Path) -> None:
+    (tmp_path / "mapper.py").write_text("FLOAT_TO_INT_MAPPER = {}")
+    with pytest.raises(Exception, match="cannot be read"):
+        read_tables(tmp_path)
+
+
+def chained(outer: BaseException, cause: BaseException) -> BaseException:
+    outer.__cause__ = cause
+    return outer
+
+
+def http(status: int) -> hub_errors.HfHubHTTPError:
+    request = httpx.Request("GET", "http://hub/x")
+    return hub_errors.HfHubHTTPError("no", response=httpx.Response(status, request=request))
+
+
+def not_valid_yet() -> ssl.SSLCertVerificationError:
+    error = ssl.SSLCertVerificationError("x")
+    error.verify_code = 9
+    return error
+
+
+ABSENT = hub_errors.LocalEntryNotFoundError("no")
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (chained(hub_errors.LocalEntryNotFoundError("no"), http(429)), Fault.TEMPORARY),
+        (chained(hub_errors.LocalEntryNotFoundError("no"), http(403)), Fault.ACCESS_DENIED),
+        (
+            chained(hub_errors.LocalEntryNotFoundError("no"), hub_errors.OfflineModeIsEnabled()),
+            Fault.MODEL_ABSENT,
+        ),
+        (
+            chained(hub_errors.LocalEntryNotFoundError("no"), httpx.ReadTimeout("late")),
+            Fault.TEMPORARY,
+        ),
+        (ABSENT, Fault.MODEL_ABSENT),
+        (OSError(errno.ENOSPC, "full"), Fault.READ_ERROR),
+        (PermissionError(errno.EACCES, "no"), Fault.CONFIG),
+        (OSError("Consistency check failed"), Fault.TEMPORARY),
+        (ConnectionResetError(errno.ECONNRESET, "reset"), Fault.TEMPORARY),
+        (httpx.LocalProtocolError(f"Illegal header value b'{TOKEN}'"), Fault.CONFIG),
+        (chained(httpx.ConnectError("tls"), not_valid_yet()), Fault.NODE_UNFIT),
+        (chained(httpx.ConnectError("tls"), ssl.SSLCertVerificationError("ca")), Fault.CONFIG),
+        (ValueError("odd"), Fault.CONFIG),
+        (RuntimeError("ours"), None),
+    ],
+)  # fmt: skip
+def test_the_cause_decides_and_no_text_of_it_is_repeated(
+    error: BaseException, fault: Fault | None
+) -> None:
+    assert fault_of(error) is fault
+    finding = finding_of(error, what="x", expected="y")
+    assert (finding is None) == (fault is None)
+    assert TOKEN not in repr(finding)
+
+
+def test_a_ring_of_causes_ends() -> None:
+    one, two = RuntimeError("1"), RuntimeError("2")
+    one.__cause__, two.__cause__ = two, one
+    assert fault_of(one) is None

@@ -1,0 +1,77 @@
+"""Facts about the pipe between supervisor and worker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.config import ModelRequest
+from app.events import (
+    CheckEnded,
+    Ended,
+    Order,
+    ProtocolError,
+    SectionKnown,
+    StageFinished,
+    StageStarted,
+    decode,
+    decode_order,
+    encode,
+)
+from app.outcome import Severity, Status
+from app.plan import Plan, Resolved
+from app.profiles import PROFILES
+from app.report import CheckRecord, StageRecord
+
+RECORD = CheckRecord(
+    stage="load", id="load.x", status=Status.PASS, severity=Severity.CRITICAL, reason="a\nb"
+)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        StageStarted(name="load", started="2026-01-01T00:00:00+00:00"),
+        CheckEnded(record=RECORD),
+        SectionKnown(name="software", data={"python": "3.11"}),
+        StageFinished(record=StageRecord(name="load", status=Status.WARN)),
+        Ended(peak_bytes=1),
+    ],
+)
+def test_an_event_is_one_line_and_comes_back_as_it_was(
+    event: StageStarted | CheckEnded | SectionKnown | StageFinished | Ended,
+) -> None:
+    line = encode(event)
+    assert line.count(b"\n") == 1
+    assert decode(line) == event
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_plan_crosses_the_pipe_unchanged(name: str) -> None:
+    resolved = Resolved("some/model", "abc", Path("/models/x"), "it is there")
+    plan = Plan(PROFILES[name], ModelRequest(), Path("reports"), steps=7, resolved=resolved)
+    order = decode_order(encode(Order(kind="go", plan=plan, stop_after="load")))
+    assert order.plan == plan
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_a_protocol_error_and_nothing_else(line: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode(line)
+    with pytest.raises(ProtocolError):
+        decode_order(line)
+
+
+def test_another_version_is_refused() -> None:
+    with pytest.raises(ProtocolError):
+        decode(encode(Ended(peak_bytes=1)).replace(b'"v":1', b'"v":2'))
+
+
+def test_a_refused_line_is_not_echoed() -> None:
+    """What a library prints into the wrong pipe may hold a secret."""
+    with pytest.raises(ProtocolError) as caught:
+        decode(b'{"kind": "ended", "v": 1, "peak_bytes": "hf_secret"}')
+    assert "hf_secret" not in str(caught.value)

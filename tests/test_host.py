@@ -1,0 +1,297 @@
+"""The host stage: real folders, a real foreign uid, a real full disk where root can mount one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from app.checks.host import CHECKS
+from app.facts.host import CacheFolders, Folder, FolderFacts, HostFacts, MemoryFacts, cache_folders
+from app.outcome import Fault, Status
+from app.probes.host import probe_folder, probe_host, write_through
+from app.probes.memory import probe_memory
+from app.profiles import CPU, GIB, H100, V100
+from tests.fakes_preflight import findings, plan_for
+
+ROOT = os.getuid() == 0
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def environment(tmp_path: Path) -> dict[str, str]:
+    return {"HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "tmp")}
+
+
+def test_a_usable_node_passes_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    plan = plan_for(report_dir=tmp_path / "deep" / "reports")
+    facts = probe_host(plan, environment(tmp_path))
+    said = findings(CHECKS, facts, plan)
+    assert {finding.status for finding in said.values()} == {Status.PASS}
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert facts.uid == os.getuid()
+    assert facts.memory.total_bytes
+
+
+def in_child_as_uid(code: str, uid: int = 54321) -> str:
+    """Run code in a process of a uid that has no account.
+
+    Modules first, uid second: a test machine's Python may lie in a home that only root may read.
+    """
+    modules = (
+        "import os; from pathlib import Path; from app.checks.host import CHECKS; "
+        "from app.facts.host import cache_folders; "
+        "from app.probes.host import probe_folder, probe_host; from app.profiles import CPU; "
+        "from tests.fakes_preflight import plan_for"
+    )
+    script = f"{modules}; os.setgid({uid}); os.setuid({uid}); {code}"
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", script],
+        cwd=REPOSITORY,
+        env={"HOME": "/", "PYTHONPATH": f"{REPOSITORY}:{os.pathsep.join(sys.path)}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can become another uid")
+def test_a_foreign_uid_without_account_is_told_what_it_cannot_write() -> None:
+    out = in_child_as_uid(
+        "plan = plan_for(report_dir=Path('/root-only-reports')); "
+        "facts = probe_host(plan, {'HOME': '/'}); "
+        "print(facts.user, facts.report.errno, "
+        "[c.judge(facts, plan).status.value for c in CHECKS[:2]], "
+        "[f.folder.path for f in facts.caches if f.problem][0])"
+    )
+    assert out == f"None {errno.EACCES} ['fail', 'fail'] /.cache/huggingface/hub"
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can become another uid")
+def test_without_home_and_account_the_literal_tilde_is_a_fault() -> None:
+    out = in_child_as_uid("print(probe_folder(cache_folders({}, CPU).hub).problem)")
+    assert "'~/.cache/huggingface/hub' is not an absolute path" in out
+    assert "HOME is unset" in out
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A tmpfs of 8 KiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", str(place)], check=False
+    )
+    if done.returncode:
+        pytest.skip("mounting a tmpfs is not allowed here")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can mount")
+def test_a_full_disk_is_the_disks_fault_and_leaves_nothing(small_disk: Path) -> None:
+    (small_disk / "fill").write_bytes(b"x" * 8192)
+    found = probe_folder(Folder("cache", str(small_disk), "HF_HOME"))
+    assert found.errno == errno.ENOSPC
+    assert [path.name for path in small_disk.iterdir()] == ["fill"]
+    facts = facts_with(caches=(found,))
+    finding = findings(CHECKS, facts, plan_for())["host.caches_writable"]
+    assert finding.fault is Fault.READ_ERROR
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can mount")
+def test_a_read_only_mount_is_seen_even_by_root(small_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    found = probe_folder(Folder("report", str(small_disk), "BOOT_REPORT_DIR"))
+    assert found.errno == errno.EROFS
+    finding = findings(CHECKS, facts_with(report=found), plan_for())["host.report_dir"]
+    assert finding.status is Status.FAIL
+    assert str(small_disk) in finding.reason
+
+
+def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    found = probe_folder(Folder("cache", str(tmp_path / "file" / "below"), "HF_HOME"))
+    assert found.errno == errno.ENOTDIR
+
+
+def test_a_failed_rename_leaves_no_probe_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_self: Path, _target: Path) -> None:
+        raise OSError(errno.EIO, "no")
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(OSError, match="no"):
+        write_through(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def facts_with(
+    *,
+    report: FolderFacts | None = None,
+    caches: tuple[FolderFacts, ...] = (),
+    memory: MemoryFacts | None = None,
+) -> HostFacts:
+    good = FolderFacts(Folder("cache", "/x", "X"), free_bytes=100 * GIB, total_bytes=200 * GIB)
+    return HostFacts(
+        hostname="node",
+        kernel="6.1",
+        uid=1,
+        user=None,
+        n_cpus=2,
+        report=report or good,
+        caches=caches or (good,),
+        memory=memory or MemoryFacts(GIB, GIB),
+    )
+
+
+def test_little_room_warns_by_what_the_profile_needs() -> None:
+    low = FolderFacts(Folder("hub", "/hub", "HF_HOME"), free_bytes=5 * GIB)
+    facts = facts_with(caches=(low,))
+    assert findings(CHECKS, facts, plan_for("h100"))["host.disk"].status is Status.WARN
+    assert findings(CHECKS, facts, plan_for("cpu"))["host.disk"].status is Status.PASS
+
+
+def test_unknown_room_and_memory_are_skipped_never_passed() -> None:
+    blind = facts_with(caches=(FolderFacts(Folder("c", "/c", "C")),), memory=MemoryFacts())
+    said = findings(CHECKS, blind, plan_for())
+    assert said["host.disk"].status is Status.SKIP
+    assert said["host.memory"].status is Status.SKIP
+
+
+def paths(folders: CacheFolders) -> list[str]:
+    return [folder.path for folder in folders.all()]
+
+
+def test_defaults_lie_below_home_one_folder_per_profile() -> None:
+    assert paths(cache_folders({"HOME": "/h"}, V100)) == [
+        "/h/.cache/huggingface/hub",
+        "/h/.cache/bootguard",
+        "/h/.cache/bootguard/v100/unsloth",
+        "/h/.cache/bootguard/v100/triton",
+        "/h/.cache/bootguard/v100/inductor",
+        "/tmp",  # noqa: S108
+    ]
+    assert cache_folders({"HOME": "/h"}, H100).unsloth.path.endswith("/h100/unsloth")
+
+
+def test_the_users_variables_win_and_are_what_the_engine_pins() -> None:
+    environ = {
+        "HOME": "/h",
+        "XDG_CACHE_HOME": "/x",
+        "TRITON_CACHE_DIR": "/t",
+        "TMPDIR": "/scratch",
+        "UNSLOTH_COMPILE_LOCATION": "/u",
+        "HF_HUB_CACHE": "/hub/$WHO",
+        "WHO": "me",
+    }
+    folders = cache_folders(environ, CPU)
+    assert paths(folders) == [
+        "/hub/me",
+        "/x/bootguard",
+        "/u",
+        "/t",
+        "/x/bootguard/cpu/inductor",
+        "/scratch",
+    ]
+    assert folders.environment() == {
+        "UNSLOTH_COMPILE_LOCATION": "/u",
+        "TRITON_CACHE_DIR": "/t",
+        "TORCHINDUCTOR_CACHE_DIR": "/x/bootguard/cpu/inductor",
+    }
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"HF_HOME": "~/hf"},
+        {"HF_HOME": "$HOME/hf"},
+        {"HF_HUB_CACHE": "/c"},
+        {"HF_HOME": ""},
+        {"XDG_CACHE_HOME": "/x"},
+        {"HUGGINGFACE_HUB_CACHE": "/old"},
+        {"XDG_CACHE_HOME": ""},
+        {"HF_HUB_CACHE": "~"},
+        {"HF_HUB_CACHE": "${HOME}/c"},
+        {"HOME": "/"},
+    ],
+)
+def test_the_hubs_own_client_resolves_the_same_folder(environ: dict[str, str]) -> None:
+    environ = {"HOME": "/h"} | environ
+    code = "import huggingface_hub.constants as c; print(c.HF_HUB_CACHE)"
+    search = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environ | search,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert cache_folders(environ, CPU).hub.path == done.stdout.strip()
+
+
+def test_an_empty_hub_variable_is_a_relative_path_and_found(tmp_path: Path) -> None:
+    found = probe_folder(cache_folders({"HOME": str(tmp_path), "HF_HUB_CACHE": ""}, CPU).hub)
+    assert "not an absolute path" in found.problem
+
+
+GroupsT = Callable[[str, str, dict[str, str]], Path]
+
+
+@pytest.fixture
+def groups(tmp_path: Path) -> GroupsT:
+    """Write a /proc and a control group tree; `mount` and `own` are templates."""
+
+    def make(mount: str, own: str, files: dict[str, str]) -> Path:
+        for name, text in files.items():
+            path = tmp_path / "fs" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        proc = tmp_path / "proc"
+        (proc / "self").mkdir(parents=True)
+        (proc / "meminfo").write_text("MemTotal: 100 kB\nMemAvailable: 90 kB\n")
+        (proc / "self" / "mountinfo").write_text(mount.replace("FS", str(tmp_path / "fs")))
+        (proc / "self" / "cgroup").write_text(own)
+        return proc
+
+    return make
+
+
+V2 = "31 23 0:28 / FS rw - cgroup2 cgroup2 rw\n"
+V1 = "35 31 0:32 {root} FS rw - cgroup cgroup rw,memory\n"
+
+
+def test_the_smallest_limit_of_all_parents_counts(groups: GroupsT) -> None:
+    proc = groups(V2, "0::/a/b\n", {
+        "memory.max": "max", "a/memory.max": "40960", "a/memory.current": "30000",
+        "a/memory.stat": "anon 1\ninactive_file 10000\n", "a/b/memory.max": "81920",
+        "a/b/memory.current": "1",
+    })  # fmt: skip
+    found = probe_memory(proc)
+    assert (found.total_bytes, found.limit_bytes, found.available_bytes) == (102400, 40960, 20960)
+    assert found.limited_by.endswith("/fs/a/memory.max")
+
+
+@pytest.mark.parametrize(
+    ("root", "own"),
+    [("/", "/job"), ("/docker/1", "/docker/1/job"), ("/docker/1", "/docker/1/job/../job")],
+)
+def test_version_1_and_a_mount_that_shows_a_part(groups: GroupsT, root: str, own: str) -> None:
+    proc = groups(V1.format(root=root), f"4:memory:{own}\n0::/\n", {
+        "memory.limit_in_bytes": "9223372036854771712", "job/memory.limit_in_bytes": "50000",
+        "job/memory.usage_in_bytes": "60000",
+    })  # fmt: skip
+    found = probe_memory(proc)
+    assert (found.limit_bytes, found.available_bytes) == (50000, 0)
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "a b c d e - cgroup2\n", "\0 - \0\n"])
+def test_an_odd_proc_is_no_limit_and_no_crash(groups: GroupsT, text: str) -> None:
+    assert probe_memory(groups(text, text, {})).limit_bytes is None

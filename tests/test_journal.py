@@ -1,0 +1,141 @@
+"""Facts about the report while it grows, and about how it is settled."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from app.exits import ExitCode, exit_code
+from app.journal import Journal
+from app.log import Log
+from app.outcome import Fault, Finding, Severity, Status
+from app.report import CheckRecord, Crash, Identity, Report, StageRecord, State, Verdict
+from app.stages import STAGES
+
+IDENTITY = Identity(bootguard="0", hostname="node", pid=1, uid=2, python="3.11.7", platform="Linux")
+
+
+def a_journal(folder: Path, log: io.StringIO | None = None) -> Journal:
+    return Journal(folder, IDENTITY, Log(stream=log or io.StringIO()))
+
+
+def a_check(status: Status, fault: Fault | None = None, reason: str = "why") -> CheckRecord:
+    return CheckRecord(
+        stage="host",
+        id="host.x",
+        status=status,
+        severity=Severity.CRITICAL,
+        reason=reason,
+        next_step="do this",
+        fault=fault,
+    )
+
+
+def ended(journal: Journal, name: str, status: Status) -> None:
+    journal.stage_finished(StageRecord(name=name, status=status))
+
+
+def on_disk(journal: Journal) -> Report:
+    return Report.model_validate_json(journal.path.read_text())
+
+
+def test_a_killed_boot_leaves_the_stage_it_was_in(tmp_path: Path) -> None:
+    journal = a_journal(tmp_path)
+    journal.stage_started("settings", "t0")
+    ended(journal, "settings", Status.PASS)
+    journal.stage_started("host", "t1")
+    left = on_disk(journal)
+    assert (left.state, left.verdict, left.exit) == (State.IN_PROGRESS, None, None)
+    assert [s.name for s in left.stages if s.started and s.status is Status.NOT_RUN] == ["host"]
+
+
+def test_all_stages_stand_in_the_report_in_order(tmp_path: Path) -> None:
+    journal = a_journal(tmp_path)
+    journal.close(stopped_after=None)
+    assert tuple(stage.name for stage in on_disk(journal).stages) == STAGES
+
+
+@pytest.mark.parametrize("fault", Fault)
+def test_the_exit_in_the_report_is_the_one_that_is_returned(tmp_path: Path, fault: Fault) -> None:
+    journal = a_journal(tmp_path)
+    journal.check(a_check(Status.FAIL, fault, "this is why"))
+    ended(journal, "host", Status.FAIL)
+    code = journal.close(stopped_after=None)
+    report = on_disk(journal)
+    assert report.exit is not None
+    assert code == report.exit.code == report.exit.process_code == exit_code(fault)
+    assert (report.exit.reason, report.exit.next_step) == ("this is why", "do this")
+    assert (report.verdict, report.state) == (Verdict.FAIL, State.COMPLETE)
+
+
+def test_the_most_decisive_failure_gives_reason_and_code(tmp_path: Path) -> None:
+    journal = a_journal(tmp_path)
+    journal.check(a_check(Status.FAIL, Fault.TEMPORARY, "busy"))
+    journal.check(a_check(Status.FAIL, Fault.CONFIG, "wrong"))
+    assert journal.close(stopped_after=None) is ExitCode.CONFIG
+    assert on_disk(journal).exit is not None
+    assert journal.report.exit is not None
+    assert journal.report.exit.reason == "wrong"
+
+
+def test_warnings_exit_0(tmp_path: Path) -> None:
+    journal = a_journal(tmp_path)
+    journal.check(a_check(Status.WARN))
+    assert journal.close(stopped_after=None) is ExitCode.OK
+    assert on_disk(journal).verdict is Verdict.WARN
+
+
+def test_stages_that_did_not_run_say_why(tmp_path: Path) -> None:
+    journal = a_journal(tmp_path)
+    journal.check(a_check(Status.FAIL, Fault.NODE_UNFIT))
+    ended(journal, "gpu", Status.FAIL)
+    journal.close(stopped_after="load")
+    report = on_disk(journal)
+    assert report.stopped_after is None
+    assert {s.finding for s in report.stages if s.status is Status.NOT_RUN} == {
+        "stage gpu did not pass"
+    }
+
+
+def test_a_boot_that_was_told_to_stop_says_after_what(tmp_path: Path) -> None:
+    journal = a_journal(tmp_path)
+    ended(journal, "settings", Status.PASS)
+    journal.close(stopped_after="settings")
+    report = on_disk(journal)
+    assert (report.stopped_after, report.verdict) == ("settings", Verdict.PASS)
+    assert report.stages[-1].finding == "BOOT_STOP_AFTER=settings"
+
+
+def test_a_report_that_cannot_be_written_goes_to_the_log_and_changes_the_status(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").write_text("")
+    log = io.StringIO()
+    journal = a_journal(tmp_path / "file" / "reports", log)
+    assert journal.close(stopped_after=None) is ExitCode.CANTCREAT
+    last = json.loads(log.getvalue().splitlines()[-1])
+    assert last["exit"]["code"] == ExitCode.CANTCREAT
+    assert last["checks"][0]["source"] == "BOOT_REPORT_DIR"
+
+
+def test_wrong_settings_outweigh_a_report_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    journal = a_journal(tmp_path / "file")
+    journal.check(a_check(Status.FAIL, Fault.CONFIG))
+    assert journal.close(stopped_after=None) is ExitCode.CONFIG
+
+
+def test_a_death_is_an_error_of_the_stage_it_happened_in(tmp_path: Path) -> None:
+    journal = a_journal(tmp_path)
+    journal.stage_started("load", "t0")
+    finding = Finding(Status.ERROR, "the worker died", fault=Fault.NODE_UNFIT)
+    journal.crashed(finding, Crash(where="load", kind="signal SIGSEGV", text="the worker died"))
+    assert journal.blocked
+    assert journal.close(stopped_after=None) is ExitCode.NODE_UNFIT
+    report = on_disk(journal)
+    assert report.crash is not None
+    assert report.crash.kind == "signal SIGSEGV"
+    assert [s.status for s in report.stages if s.name == "load"] == [Status.ERROR]

@@ -1,0 +1,91 @@
+"""Facts about how the report gets to disk."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from app.outcome import Severity, Status
+from app.report import REPORT_NAME, CheckRecord, Identity, Report, json_schema
+from app.report_file import ReportFile
+from app.sections import Steps
+
+SCHEMA = Path(__file__).resolve().parent.parent / "docs" / "boot-report.schema.json"
+
+
+def a_report(**fields: object) -> Report:
+    identity = Identity(
+        bootguard="0", hostname="node", pid=1, uid=2, python="3.11.7", platform="Linux"
+    )
+    values = {"report_id": "a" * 32, "started": "2026-01-01T00:00:00+00:00", "identity": identity}
+    return Report.model_validate({**values, **fields})
+
+
+def test_a_report_is_replaced_whole_and_leaves_no_temporary_file(tmp_path: Path) -> None:
+    file = ReportFile(tmp_path / "new" / "folder")
+    file.write(a_report())
+    file.write(a_report(attempt=2))
+    assert [p.name for p in file.path.parent.iterdir()] == [REPORT_NAME]
+    assert json.loads(file.path.read_text())["attempt"] == 2
+
+
+def test_an_earlier_report_is_kept(tmp_path: Path) -> None:
+    ReportFile(tmp_path).write(a_report(run_id="job 7/../x", attempt=3))
+    ReportFile(tmp_path).write(a_report(report_id="b" * 32))
+    (kept,) = (tmp_path / "previous").iterdir()
+    assert kept.name == f"boot-report.job_7____x-3-{'a' * 32}.json"
+    assert json.loads(kept.read_text())["attempt"] == 3
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"run_id": 1}', "\udcff"])
+def test_an_earlier_file_that_is_no_report_is_kept_too(tmp_path: Path, text: str) -> None:
+    (tmp_path / REPORT_NAME).write_bytes(text.encode("utf-8", "surrogateescape"))
+    ReportFile(tmp_path).write(a_report())
+    (kept,) = (tmp_path / "previous").iterdir()
+    assert kept.name.startswith("boot-report.unreadable-")
+
+
+def test_a_failed_write_leaves_the_last_good_report(tmp_path: Path) -> None:
+    file = ReportFile(tmp_path)
+    file.write(a_report())
+    (tmp_path / f".{REPORT_NAME}.{os.getpid()}.tmp").mkdir()  # what a write needs is taken
+    with pytest.raises(OSError, match="directory"):
+        file.write(a_report(attempt=9))
+    assert json.loads(file.path.read_text())["attempt"] == 1
+
+
+def test_bytes_of_a_file_name_that_are_no_text_do_not_lose_the_report(tmp_path: Path) -> None:
+    record = CheckRecord(
+        stage="host", id="x", status=Status.FAIL, severity=Severity.CRITICAL, reason="at \udcff"
+    )
+    ReportFile(tmp_path).write(a_report(checks=[record], settings={"P": ["\udcfe"]}))
+    written = json.loads((tmp_path / REPORT_NAME).read_text())
+    assert written["checks"][0]["reason"] == "at \\udcff"
+
+
+def test_json_has_no_nan() -> None:
+    steps = Steps(
+        n_steps=1,
+        learning_rate=1e-4,
+        n_tokens=1,
+        losses=[float("nan"), float("inf"), 1.0],
+        n_pairs=0,
+        n_pairs_with_gradient=0,
+        n_pairs_unreachable=0,
+    )
+    assert json.loads(steps.model_dump_json())["losses"] == [None, None, 1.0]
+
+
+def test_the_committed_schema_is_the_schema_of_the_model() -> None:
+    """Made by `python -m app.report`."""
+    assert json.loads(SCHEMA.read_text()) == json_schema()
+
+
+def test_a_report_satisfies_the_committed_schema() -> None:
+    schema = json.loads(SCHEMA.read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.Draft202012Validator(schema).validate(json.loads(a_report().model_dump_json()))

@@ -1,0 +1,73 @@
+"""Facts of variables that others read: refused ones, ranks, and wrong types."""
+
+from __future__ import annotations
+
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+from app.settings_inherited import REFUSED, inherited_problems
+
+
+@pytest.mark.parametrize("name", [*REFUSED, "UNSLOTH_FORCE_", "UNSLOTH_FORCE_FUSED_LORA"])
+def test_what_changes_correctness_is_refused_by_name(name: str) -> None:
+    """Also with value 0: what counts as off differs from reader to reader."""
+    for value in ("1", "0", ""):
+        (problem,) = inherited_problems({name: value})
+        assert problem.name == name
+        assert problem.suggestion.startswith("unset it: ")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("UNSLOTH_COMPILE_DISABLE", "UNSLOTH_COMPILE_LOCATION", "UNSLOTH_MEGA_CACHE"),
+        *("UNSLOTH_DISABLE_STATISTICS", "UNSLOTH_DISABLE_CPU_FALLBACK", "UNSLOTH_IS_PRESENT"),
+        *("UNSLOTH_RETURN_LOGITS", "HF_HOME", "CUDA_VISIBLE_DEVICES"),
+    ],
+)
+def test_what_users_set_for_good_reasons_passes(name: str) -> None:
+    assert not inherited_problems({name: "1"})
+
+
+def test_every_refused_name_is_read_by_the_locked_unsloth() -> None:
+    """Read as text, not imported; a name that a new pin dropped goes from the table."""
+    text = ""
+    for package in ("unsloth", "unsloth_zoo"):
+        folder = Path(str(distribution(package).locate_file(package)))
+        text += "".join(file.read_text(errors="replace") for file in sorted(folder.rglob("*.py")))
+    assert not [name for name in REFUSED if f'"{name}"' not in text]
+
+
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "SLURM_STEP_NUM_TASKS"])
+def test_several_ranks_are_an_error_in_words(name: str) -> None:
+    assert not inherited_problems({name: "1"})
+    (problem,) = inherited_problems({name: "2"})
+    assert "ranks" in problem.suggestion
+    for value in ("", "0", "-1", "two", "1.0", " 1", "\N{SUPERSCRIPT TWO}"):
+        (problem,) = inherited_problems({name: value})
+        assert problem.suggestion == "unset it"
+
+
+def test_arrays_are_not_ranks() -> None:
+    assert not inherited_problems({"SLURM_ARRAY_TASK_COUNT": "4", "JOB_COMPLETION_INDEX": "3"})
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("HF_HUB_ETAG_TIMEOUT", ["10"], ["", "30s", "0", "1.5"]),
+        ("HF_HUB_DOWNLOAD_TIMEOUT", ["10"], ["", "30s", "0", "-1"]),
+        ("LOCAL_RANK", ["0", "-1"], ["", "x", "0.0"]),
+        ("HF_HUB_OFFLINE", ["", "1", "true", "OFF"], ["2", "t", "offline", "1 "]),
+    ],
+)
+def test_wrong_types_that_imports_die_of_are_named(
+    name: str, good: list[str], bad: list[str]
+) -> None:
+    """huggingface_hub raises a ValueError without a name, and reads HF_HUB_OFFLINE=2 as online."""
+    assert not [value for value in good if inherited_problems({name: value})]
+    for value in bad:
+        (problem,) = inherited_problems({name: value})
+        assert problem.name == name

@@ -1,0 +1,117 @@
+"""Tiny real models for tests, built once per content and cached below the repository's `.cache`.
+
+`tiny_model(kind)` imports no torch: a child process (`python -m tests.tiny_models DEST KIND`)
+builds. Gemma 3n comes from the product's own builder, Llama and Qwen2 from this file.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+from app import rehearsal
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+Kind = Literal["gemma3n-nf4", "gemma3n-bf16", "llama-bf16", "llama-nf4", "qwen-bf16", "qwen-nf4"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+_ROOT = Path(__file__).resolve().parents[1]
+CACHE = _ROOT / ".cache" / "tiny-models"
+_BUILDER = _ROOT / "app" / "engine" / "tiny.py"
+# A build takes about 10 s alone on 2 cores; several may share them.
+_TIMEOUT_S = 180.0
+_SEED = 3407
+# 256 byte tokens and the specials, rounded up to NF4's block of 64.
+_VOCAB = 320
+_SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<|user|>", "<|assistant|>", "<|system|>")
+_CHAT_TEMPLATE = """\
+{{ bos_token }}
+{%- for message in messages -%}
+{{ '<|' + message.role + '|>' + message.content | trim + eos_token }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{ '<|assistant|>' }}{%- endif -%}
+"""
+
+
+def tiny_model(kind: Kind) -> Path:
+    """The folder of a tiny model, built where it does not exist. Read it only: tests share it."""
+    if kind == "gemma3n-nf4":
+        return rehearsal.ensure(CACHE, timeout_s=_TIMEOUT_S)
+    if kind == "gemma3n-bf16":
+        target = CACHE / f"{kind}-{rehearsal.content_key([_BUILDER])}"
+        rehearsal.build_once(target, "app.engine.tiny", ["--plain"], timeout_s=_TIMEOUT_S)
+        return target
+    target = CACHE / f"{kind}-{rehearsal.content_key([_BUILDER, Path(__file__)])}"
+    rehearsal.build_once(target, "tests.tiny_models", [kind], timeout_s=_TIMEOUT_S)
+    return target
+
+
+def _tokenizer() -> "PreTrainedTokenizerFast":
+    """One token per byte, so that every text has tokens; nothing is learned or downloaded."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {token: index for index, token in enumerate([*_SPECIAL_TOKENS, *letters])}
+    vocab |= {f"<unused{index}>": index for index in range(len(vocab), _VOCAB)}
+    backend = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token="<pad>",
+        bos_token="<s>",
+        eos_token="</s>",
+        additional_special_tokens=[token for token in _SPECIAL_TOKENS if token.startswith("<|")],
+        chat_template=_CHAT_TEMPLATE,
+    )
+
+
+def _plain_model(family: str) -> "PreTrainedModel":
+    """Two layers, grouped-query attention; Llama with a head of its own, Qwen2 with a tied one."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+    sizes = {
+        "vocab_size": _VOCAB,
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 2048,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+    torch.manual_seed(_SEED)
+    model: PreTrainedModel
+    if family == "llama":
+        model = LlamaForCausalLM(LlamaConfig(**sizes))
+    else:
+        model = Qwen2ForCausalLM(Qwen2Config(**sizes, tie_word_embeddings=True))
+    return model.to(torch.bfloat16).eval()
+
+
+def _build(destination: Path, kind: str) -> None:
+    """Writes a Llama or a Qwen2 with its tokenizer into `destination`."""
+    import torch
+
+    from app.engine.tiny import quantise
+
+    torch.set_num_threads(1)
+    family, form = kind.split("-")
+    model = _plain_model(family)
+    if form == "bf16":
+        model.save_pretrained(destination)
+    else:
+        with tempfile.TemporaryDirectory() as plain:
+            model.save_pretrained(plain)
+            quantise(Path(plain), destination, ["lm_head"])
+    _tokenizer().save_pretrained(destination)
+
+
+if __name__ == "__main__":
+    _build(Path(sys.argv[1]), sys.argv[2])
