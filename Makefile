@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 .DEFAULT_GOAL := help
-.PHONY: help boot test check format lock clean
+.PHONY: help boot test check format lock docs clean
 
 # Here and in CI Python may be told to write no bytecode: the stack then compiles itself
 # anew at every boot, which takes 12 seconds longer.
@@ -43,6 +43,10 @@ format: ## format the sources and make the lint fixes that are safe
 lock: ## make docker/requirements.*.txt from the .in files (UPGRADE=1 moves what they do not pin)
 	@scripts/env.sh tools
 	@.cache/tools/bin/python scripts/lock.py $(if $(UPGRADE),--upgrade)
+
+docs: ## make the report's schema and README's tables from the code
+	@scripts/env.sh run
+	@$(BIN)/python scripts/docs.py
 
 clean: ## remove the environments, caches and reports
 	rm -rf .venv .cache reports .mypy_cache .ruff_cache .pytest_cache .hypothesis unsloth_compiled_cache

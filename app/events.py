@@ -14,7 +14,7 @@ from app.plan import Plan
 from app.report import CheckRecord, StageRecord
 from app.sections import Section
 
-PROTOCOL = 1
+PROTOCOL = 1  # the `v` of every message
 MAX_LINE_BYTES = 4 * 1024 * 1024  # a census of a large model is some 100 kB
 
 
@@ -25,7 +25,7 @@ class ProtocolError(ValueError):
 class Order(Section):
     """Supervisor to worker: `prepare` pins the environment and imports, `go` runs the stages."""
 
-    v: Literal[1] = PROTOCOL
+    v: Literal[1] = 1
     kind: Literal["prepare", "go"]
     plan: Plan
     stop_after: str | None = None
@@ -34,7 +34,7 @@ class Order(Section):
 class StageStarted(Section):
     """A stage began."""
 
-    v: Literal[1] = PROTOCOL
+    v: Literal[1] = 1
     kind: Literal["stage_started"] = "stage_started"
     name: str
     started: str
@@ -43,7 +43,7 @@ class StageStarted(Section):
 class CheckEnded(Section):
     """A check ended."""
 
-    v: Literal[1] = PROTOCOL
+    v: Literal[1] = 1
     kind: Literal["check_ended"] = "check_ended"
     record: CheckRecord
 
@@ -51,7 +51,7 @@ class CheckEnded(Section):
 class SectionKnown(Section):
     """A section of the report, still to be validated against the report's model."""
 
-    v: Literal[1] = PROTOCOL
+    v: Literal[1] = 1
     kind: Literal["section_known"] = "section_known"
     name: Literal["software", "model", "precision", "adapter", "numerics"]
     data: dict[str, Any]
@@ -60,7 +60,7 @@ class SectionKnown(Section):
 class StageFinished(Section):
     """A stage ended."""
 
-    v: Literal[1] = PROTOCOL
+    v: Literal[1] = 1
     kind: Literal["stage_finished"] = "stage_finished"
     record: StageRecord
 
@@ -68,7 +68,7 @@ class StageFinished(Section):
 class Ended(Section):
     """The worker ran what it was told to; its last event. `peak_bytes` is its resident peak."""
 
-    v: Literal[1] = PROTOCOL
+    v: Literal[1] = 1
     kind: Literal["ended"] = "ended"
     peak_bytes: int
 

@@ -28,10 +28,14 @@ def boot_gemma(config: BootConfig | None = None) -> tuple[Any, Any]:
         raise ValueError(
             f"hardware must be one of {', '.join(ALLOWED_HARDWARE)}: {config.hardware!r}"
         )
-    from app.engine import inprocess
-
     plan = plan_of(config)
-    return inprocess.boot_double(plan) if unsloth_is_a_double() else inprocess.boot(plan)
+    if unsloth_is_a_double():
+        from app.engine import double
+
+        return double.boot(plan)
+    from app import inprocess
+
+    return inprocess.boot(plan)
 
 
 def plan_of(config: BootConfig) -> Plan:

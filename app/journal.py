@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from app.exits import ACTIONS, ExitCode, exit_code, worst
 from app.log import Log
 from app.outcome import Fault, Finding, Severity, Status
+from app.pipeline import now
 from app.report import (
     CheckRecord,
     Crash,
@@ -39,7 +40,7 @@ class Journal:
         self.current = STAGES[0]
         self.report = Report(
             report_id=uuid.uuid4().hex,
-            started=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            started=now(),
             identity=identity,
         )
 
@@ -69,14 +70,22 @@ class Journal:
         self._fields[name] = section
 
     def stage_finished(self, record: StageRecord) -> None:
-        """Note and write."""
+        """Note and write.
+
+        The worker counts a stage from when it got to it, the boot from when it began to wait.
+        """
+        began = self.started_of(record.name)
+        if began is not None and record.started is not None and began < record.started:
+            spent = datetime.fromisoformat(record.started) - datetime.fromisoformat(began)
+            duration = round(record.duration_s + spent.total_seconds(), 3)
+            record = record.model_copy(update={"started": began, "duration_s": duration})
         self._stages[record.name] = record
         self._log.stage_finished(record)
         self._write()
 
     def skip(self, stage: str, reason: str) -> None:
         """A stage that has nothing to do in this boot, with the reason as its only check."""
-        self.stage_started(stage, datetime.now(UTC).isoformat(timespec="milliseconds"))
+        self.stage_started(stage, now())
         self.check(
             CheckRecord(
                 stage=stage,

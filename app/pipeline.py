@@ -67,6 +67,11 @@ class Stage:
     parts: tuple[Part, ...]
 
 
+def now() -> str:
+    """The time as the report holds it: UTC, milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
 def run_stages(
     stages: Sequence[Stage], session: Session, sink: Sink, *, stop_after: str | None
 ) -> bool:
@@ -82,7 +87,7 @@ def run_stages(
 def run_stage(stage: Stage, session: Session, sink: Sink) -> Status:
     """Run all checks of a stage, whatever the others found, and tell the sink."""
     began = time.monotonic()
-    started = datetime.now(UTC).isoformat(timespec="milliseconds")
+    started = now()
     sink.stage_started(stage.name, started)
     records: list[CheckRecord] = []
     gathered = True

@@ -11,6 +11,7 @@ from app.facts.cache import CacheFacts
 from app.facts.checkpoint import CheckpointFacts
 from app.facts.gpu import GpuFacts
 from app.facts.host import HostFacts
+from app.model_section import model_section
 from app.pipeline import Part, Stage
 from app.plan import Plan
 from app.probes.gpu import probe_gpu
@@ -86,4 +87,4 @@ class Preflight:
     def _model(self, facts: CheckpointFacts) -> dict[str, Section]:
         if self._cache is None:
             raise AssertionError("the cache stage comes first")
-        return {"model": checkpoint.model_section(self.plan, self._cache, facts)}
+        return {"model": model_section(self.plan, self._cache, facts)}

@@ -52,11 +52,12 @@ class ReportFile:
 
 def _label(path: Path) -> str:
     """Run id, attempt and report id of a report; its modification time where it is not readable."""
+    parts: list[object]
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        parts = (found["run_id"] or "run", found["attempt"], found["report_id"])
+        parts = [found["run_id"] or "run", found["attempt"], found["report_id"]]
     except (OSError, ValueError, KeyError, TypeError):
-        parts = ("unreadable", path.stat().st_mtime_ns)
+        parts = ["unreadable", path.stat().st_mtime_ns]
     return "-".join("".join(c if c.isalnum() else "_" for c in str(part))[:64] for part in parts)
 
 

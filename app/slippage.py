@@ -48,11 +48,15 @@ def assert_dtype_for_hardware(model: Any, hardware: HardwareT) -> None:  # noqa:
     """
     if hardware not in ALLOWED_HARDWARE:
         raise ValueError(f"hardware must be one of {', '.join(ALLOWED_HARDWARE)}: {hardware!r}")
-    profile = PROFILES[hardware]
+    judge(model, PROFILES[hardware])
+
+
+def judge(model: Any, profile: Profile) -> None:  # noqa: ANN401 - a model or the mock of one
+    """The same for any profile of a GPU."""
     found = list(tensors_of(model))
     if not found:
         raise NoParametersError(
-            f"Model has no parameters; its dtype for {hardware.upper()} cannot be verified. "
+            f"Model has no parameters; its dtype for {profile.name.upper()} cannot be verified. "
             "Halt training."
         )
     floating = [(name, dtype) for name, dtype in found if "float" in dtype]

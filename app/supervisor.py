@@ -9,7 +9,6 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 
 from app import sections
 from app.errors import BootError
@@ -19,11 +18,11 @@ from app.image import Image, read_image
 from app.journal import Journal
 from app.log import Log
 from app.outcome import Fault, Finding, Severity, Status
-from app.pipeline import chain, run_stages, unexpected
+from app.pipeline import chain, now, run_stages, unexpected
 from app.preflight import Preflight
 from app.report import CheckRecord, Crash, Memory, StageRecord
 from app.settings import BootSettings, SettingsError, load_settings, report_dir_of
-from app.stages import SUPERVISOR_STAGES
+from app.stages import SUPERVISOR_STAGES, WORKER_STAGES
 from app.verdict import print_table, verdict_line
 from app.worker_process import WorkerDied, WorkerProcess
 
@@ -70,7 +69,7 @@ def _settings_stage(
     """Judge command line, image file and settings together; None where any of them is wrong."""
     began = time.monotonic()
     journal.note(**run_of(environ))
-    journal.stage_started("settings", datetime.now(UTC).isoformat(timespec="milliseconds"))
+    journal.stage_started("settings", now())
     records = [_argument(argument) for argument in arguments]
     image: Image | None = None
     settings: BootSettings | None = None
@@ -155,6 +154,8 @@ def _run(settings: BootSettings, environ: Mapping[str, str], journal: Journal) -
 
 def _relay(worker: WorkerProcess, preflight: Preflight, journal: Journal, stop: str | None) -> None:
     """Let the worker go and note what it says; its death is a finding too."""
+    # From here on the boot waits for the worker's imports, so here its first stage begins.
+    journal.stage_started(WORKER_STAGES[0], now())
     try:
         for event in worker.run(preflight.plan, stop):
             _note(event, preflight, journal)
@@ -175,7 +176,8 @@ def _relay(worker: WorkerProcess, preflight: Preflight, journal: Journal, stop: 
 def _note(event: Event, preflight: Preflight, journal: Journal) -> None:
     match event:
         case StageStarted():
-            journal.stage_started(event.name, event.started)
+            if event.name != journal.current:
+                journal.stage_started(event.name, event.started)
         case CheckEnded():
             journal.check(event.record)
         case SectionKnown():

@@ -6,8 +6,9 @@ from typing import Any
 
 from app.checks import adapter, load, numerics, precision, stack
 from app.engine import adapter as adapter_engine
-from app.engine import census, loader, stack as stack_engine
+from app.engine import census, loader
 from app.engine import numerics as numerics_engine
+from app.engine import stack as stack_engine
 from app.errors import BootError
 from app.facts.adapter import AdapterFacts
 from app.facts.census import Census

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -35,8 +36,7 @@ def load(plan: Plan) -> tuple[Any, Any]:
     from app.engine import environment
 
     environment.pin(plan.profile)
-    import unsloth  # noqa: F401 - first of the stack, or it patches nothing
-
+    importlib.import_module("unsloth")  # first of the stack, or it patches nothing
     import torch
 
     from app.engine import loader

@@ -29,14 +29,15 @@ def projection(name: str, component: ComponentT, kind: KindT) -> Projection:
 
 def multimodal() -> tuple[Projection, ...]:
     """Two layers of language and vision, an audio layer, a projector, a head."""
-    found = [
-        projection(f"{root}.{index}.{block}", component, kind)
-        for root, component in ((LANGUAGE, "language"), (VISION, "vision"))
-        for index in range(2)
-        for block, kind in (("self_attn.q_proj", "attention"), ("mlp.up_proj", "mlp"))
-    ]  # type: ignore[list-item]
+    towers: list[tuple[str, ComponentT]] = [(LANGUAGE, "language"), (VISION, "vision")]
+    blocks: list[tuple[str, KindT]] = [("self_attn.q_proj", "attention"), ("mlp.up_proj", "mlp")]
     return (
-        *found,
+        *(
+            projection(f"{root}.{index}.{block}", component, kind)
+            for root, component in towers
+            for index in range(2)
+            for block, kind in blocks
+        ),
         projection("model.audio_tower.layers.0.attention.q_proj", "audio", "attention"),
         projection("model.multi_modal_projector.linear", "projector", "other"),
         projection("lm_head", "other", "other"),
@@ -48,7 +49,9 @@ def pair(where: Projection) -> Pair:
                 (16, 64), (64, 16), b_zero=True)  # fmt: skip
 
 
-def adapted(*components: ComponentT, kinds: tuple[KindT, ...] = ("attention", "mlp")) -> AdapterFacts:
+def adapted(
+    *components: ComponentT, kinds: tuple[KindT, ...] = ("attention", "mlp")
+) -> AdapterFacts:
     places = multimodal()
     chosen = [p for p in places if p.component in components and p.kind in kinds]
     return AdapterFacts(tuple(map(pair, chosen)), places, n_trainable=8, n_total=80)

@@ -28,11 +28,12 @@ BELOW = {
     "errors": {"outcome"},
     "exits": {"outcome"},
     "plan": {"config", "profiles"},
-    "image": {"errors", "outcome"},
-    "facts": {"profiles"},
+    "slippage": {"config", "profiles"},
+    "image": {"errors", "outcome", "profiles"},
+    "facts": {"outcome", "plan", "profiles"},
     "checks": LEAVES | {"plan", "facts", "sections"},
     "probes": LEAVES | {"errors", "plan", "facts", "rehearsal"},
-    "engine": LEAVES | {"errors", "plan", "facts"},
+    "engine": LEAVES | {"errors", "plan", "facts", "slippage"},
 }
 
 
@@ -75,25 +76,30 @@ def test_only_the_entry_point_and_the_pinning_touch_the_environment(path: Path) 
     touches = any(
         isinstance(node, ast.Attribute) and node.attr in {"environ", "environb", "getenv", "putenv"}
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-                and node.value.id == "self")
+        if not (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "self"
+        )
     )
     if touches:
         assert name_of(path) in {
             "boot",  # reads it once
             "engine/environment",  # pins it before heavy imports
-            "engine/inprocess",  # has no boot above it
+            "inprocess",  # has no boot above it
             "rehearsal",  # hands it on to a child
         }
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_every_exception_is_caught_in_two_named_places_only(path: Path) -> None:
+def test_every_exception_is_swallowed_in_two_named_places_only(path: Path) -> None:
+    """The step guard and the boot's edge; a translation that ends in `raise` swallows nothing."""
     broad = [
         node.lineno
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.ExceptHandler)
         and (node.type is None or ast.unparse(node.type) in {"Exception", "BaseException"})
+        and not isinstance(node.body[-1], ast.Raise)
     ]
     assert len(broad) == {"pipeline": 1, "supervisor": 1}.get(name_of(path), 0)
 
@@ -118,7 +124,10 @@ def test_nothing_branches_on_the_name_of_a_profile(path: Path) -> None:
 
 @pytest.mark.parametrize("name", CHECK_MODULES)
 def test_every_judge_that_is_written_is_listed(name: str) -> None:
-    """A judge is a function of the module that takes facts and plan and returns a Finding."""
+    """A judge is a public function of the module from facts and plan to a Finding.
+
+    `app.checks.precision` makes its judges of the rules of `app.checks._contract`.
+    """
     module = importlib.import_module(f"app.checks.{name}")
     checks: tuple[Check[object], ...] = module.CHECKS
     listed = {getattr(check.judge, "__name__", "") for check in checks}
@@ -126,13 +135,28 @@ def test_every_judge_that_is_written_is_listed(name: str) -> None:
         function.__name__
         for function in vars(module).values()
         if inspect.isfunction(function)
-        and function.__module__ == module.__name__
+        and function.__module__.startswith("app.checks.")
+        and not function.__name__.startswith("_")
         and str(inspect.signature(function).return_annotation) == "Finding"
         and [str(p.annotation) for p in inspect.signature(function).parameters.values()][1:]
         == ["Plan"]
     }
-    assert written
+    if name != "precision":
+        assert written
     assert written <= listed
+
+
+def test_every_rule_of_the_precision_contract_is_asked() -> None:
+    contract = importlib.import_module("app.checks._contract")
+    precision = importlib.import_module("app.checks.precision")
+    rules = {
+        f"precision.{name}"
+        for name, function in vars(contract).items()
+        if inspect.isfunction(function)
+        and str(inspect.signature(function).return_annotation) == "Iterator[Offender]"
+        and not name.startswith("_")
+    }
+    assert rules == {check.id for check in precision.CHECKS}
 
 
 @pytest.mark.parametrize("name", CHECK_MODULES)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from app.stages import STAGES
-from tests.tiny_models import tiny_model
+from tests.tiny_models import Kind, tiny_model
 
 ROOT = Path(__file__).resolve().parent.parent
 NO_GPU = not Path("/dev/nvidiactl").exists()
@@ -158,7 +158,7 @@ def test_the_log_can_be_json_lines(tmp_path: Path) -> None:
 
 @pytest.mark.stack
 @pytest.mark.parametrize("kind", ["gemma3n-nf4", "llama-nf4", "qwen-nf4", "gemma3n-bf16"])
-def test_a_sound_model_boots(tmp_path: Path, kind: Any) -> None:
+def test_a_sound_model_boots(tmp_path: Path, kind: Kind) -> None:
     model = tiny_model(kind)
     found = boot(
         tmp_path,

@@ -14,8 +14,9 @@ import pytest
 
 from app.checks.checkpoint import CHECKS
 from app.exits import ExitCode, exit_code
-from app.facts.cache import CacheFacts, model_section
+from app.facts.cache import CacheFacts
 from app.facts.checkpoint import CheckpointFacts
+from app.model_section import model_section
 from app.outcome import Fault, Finding, Status
 from app.probes.safetensors import read_checkpoint
 from tests.fakes_preflight import (

@@ -35,8 +35,7 @@ class OnlyParameters:
 
 @pytest.fixture
 def unsloth(monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: ANN401 - a double of a module
-    """Doubles of unsloth and torch in `sys.modules`: they stand in for the packages on a CI
-    runner that has neither."""
+    """Doubles of unsloth and torch in `sys.modules`, for a CI runner that has neither."""
     torch = ModuleType("torch")
     torch.float16, torch.bfloat16 = "torch.float16", "torch.bfloat16"  # type: ignore[attr-defined]
     module = ModuleType("unsloth")
@@ -176,10 +175,10 @@ def test_a_real_module_is_judged_by_every_parameter_buffer_and_quant_state() -> 
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)).half()
     app.assert_fp16_dtype(model)
     model[1].register_buffer("late", torch.zeros(1, dtype=torch.bfloat16), persistent=False)
-    with pytest.raises(app.BF16SlippageError, match="1.late is bfloat16"):
+    with pytest.raises(app.BF16SlippageError, match=r"1\.late is bfloat16"):
         app.assert_fp16_dtype(model)
-    model[1].late = None
-    model[0].weight.quant_state = SimpleNamespace(dtype=torch.bfloat16)
-    with pytest.raises(app.BF16SlippageError, match=r"0.weight.quant_state is bfloat16"):
+    model[1].register_buffer("late", None)
+    model[0].weight.__dict__["quant_state"] = SimpleNamespace(dtype=torch.bfloat16)
+    with pytest.raises(app.BF16SlippageError, match=r"0\.weight\.quant_state is bfloat16"):
         app.assert_fp16_dtype(model)
     assert ("0.bias", "float16") in list(tensors_of(model))

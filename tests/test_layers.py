@@ -54,7 +54,7 @@ PLACES: list[tuple[str, ComponentT, KindT]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "component", "kind"), PLACES, ids=lambda value: str(value))
+@pytest.mark.parametrize(("name", "component", "kind"), PLACES, ids=str)
 def test_a_path_says_part_and_kind(name: str, component: ComponentT, kind: KindT) -> None:
     assert (layers.component(name), layers.kind(name)) == (component, kind)
 

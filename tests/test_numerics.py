@@ -43,6 +43,10 @@ STEPS = StepFacts(
     n_watched=5,
 )
 GOOD = NumericsFacts(WEIGHTS, STEPS)
+# The same tensor as the file has it; float16 ends at 65504.
+TOO_LARGE = FileTensor("bfloat16", finite=True, largest=1e5)
+SMALL = FileTensor("bfloat16", finite=True, largest=3.0)
+INFINITE = FileTensor("bfloat16", finite=False, largest=inf)
 
 
 def judged(facts: NumericsFacts, plan: Plan = PLAN) -> dict[str, Finding]:
@@ -62,17 +66,17 @@ def test_good_numbers_pass() -> None:
     ("entry", "fault"),
     [
         # The file holds 1e5 in bfloat16, which float16 has not.
-        (NotFinite("w", "parameter", "float16", 0, 1, FileTensor("bfloat16", True, 1e5)),
+        (NotFinite("w", "parameter", "float16", 0, 1, TOO_LARGE),
          Fault.PRECISION),
         (NotFinite("w", "parameter", "float16", 0, 1), Fault.PRECISION),
         # NaN is no overflow, and what fits float16 cannot have overflowed.
         (NotFinite("w", "parameter", "float16", 1, 0), Fault.NUMERICS),
-        (NotFinite("w", "parameter", "float16", 0, 1, FileTensor("bfloat16", True, 3.0)),
+        (NotFinite("w", "parameter", "float16", 0, 1, SMALL),
          Fault.NUMERICS),
-        (NotFinite("w", "parameter", "bfloat16", 0, 1, FileTensor("bfloat16", True, 1e5)),
+        (NotFinite("w", "parameter", "bfloat16", 0, 1, TOO_LARGE),
          Fault.NUMERICS),
         (NotFinite("w", "absmax", "float32", 0, 1), Fault.NUMERICS),
-        (NotFinite("w", "parameter", "float16", 0, 1, FileTensor("bfloat16", False, inf)),
+        (NotFinite("w", "parameter", "float16", 0, 1, INFINITE),
          Fault.DATA_INVALID),
     ],
     ids=lambda value: value.value if isinstance(value, Fault) else "",
@@ -96,7 +100,9 @@ def test_tensors_on_meta_end_the_stage_before_a_step() -> None:
     weights = replace(WEIGHTS, on_meta=("model.norm.weight",))
     found = judged(NumericsFacts(weights, None, "1 tensors have no data"))
     assert found["weights_finite"].fault is Fault.PRECISION
-    assert {each.status for name, each in found.items() if name != "weights_finite"} == {Status.SKIP}
+    assert {each.status for name, each in found.items() if name != "weights_finite"} == {
+        Status.SKIP
+    }
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from app.checks import Check
+from app.checks._packing import FETCH_AGAIN, quantization
 from app.facts.checkpoint import (
     CheckpointFacts,
-    incomplete_packing,
     listed,
     missing_from_files,
     printable,
@@ -19,13 +18,8 @@ from app.facts.checkpoint import (
 from app.outcome import Fault, Finding, failed, passed, skipped, warned
 from app.plan import Plan
 
-_AGAIN = "delete the file and fetch it again from its source"
 # Dtypes of safetensors that transformers loads into a model of the contract.
 _DTYPES = frozenset({"F32", "F16", "BF16", "U8", "I8", "I16", "I32", "I64", "BOOL"})
-_PACKING = (
-    "beside every packed weight absmax, quant_map, exactly one nf4 quant state, and the nested "
-    "pair where the scales are quantised too"
-)
 
 
 def _fault(facts: CheckpointFacts, names: Iterable[str]) -> Fault | None:
@@ -51,7 +45,7 @@ def config(facts: CheckpointFacts, _plan: Plan) -> Finding:
             f"config.json: {facts.config_problem}",
             expected=expected,
             actual=facts.config_problem,
-            next_step=_AGAIN,
+            next_step=FETCH_AGAIN,
             fault=_fault(facts, ["config.json"]),
         )
     kind = facts.config.get("model_type")
@@ -73,7 +67,7 @@ def index(facts: CheckpointFacts, _plan: Plan) -> Finding:
             facts.index_problem,
             expected=expected,
             actual=facts.index_problem,
-            next_step=_AGAIN,
+            next_step=FETCH_AGAIN,
             fault=_fault(facts, ["index"]),
         )
     if facts.unused_index:
@@ -114,7 +108,7 @@ def shards(facts: CheckpointFacts, _plan: Plan) -> Finding:
             + (f" (+{len(bad) - 1} more)" if len(bad) > 1 else ""),
             expected=expected,
             actual="; ".join(f"{printable(s.name)}: {s.problem}" for s in bad[:10]),
-            next_step=_AGAIN,
+            next_step=FETCH_AGAIN,
             fault=_fault(facts, [shard.name for shard in bad]),
         )
     if facts.shards:
@@ -155,72 +149,6 @@ def tensors(facts: CheckpointFacts, _plan: Plan) -> Finding:
     )
 
 
-def quantization(facts: CheckpointFacts, plan: Plan) -> Finding:
-    """What the folder is packed with must be what the boot asks for, and be complete."""
-    if facts.config_problem or any(shard.problem for shard in facts.shards) or not facts.tensors:
-        return skipped("config or weights could not be read")
-    found = facts.quantization_config
-    wrong = _wrong_method(found, load_in_4bit=plan.request.load_in_4bit)
-    return wrong or _packing(facts, found) or _packed_or_not(facts, plan)
-
-
-def _packed_or_not(facts: CheckpointFacts, plan: Plan) -> Finding:
-    if facts.packed:
-        return passed(f"{len(facts.packed)} weights are packed as nf4", expected=_PACKING)
-    how = "packed to nf4 while they load" if plan.request.load_in_4bit else "loaded as they are"
-    return passed(f"the weights are not packed, and are {how}")
-
-
-def _packing(facts: CheckpointFacts, found: Mapping[str, Any] | None) -> Finding | None:
-    """Config and headers must tell the same."""
-    offenders = incomplete_packing(
-        facts, nested=bool(found and found.get("bnb_4bit_use_double_quant"))
-    )
-    if offenders:
-        reason = f"{len(offenders)} packed weight(s) without all of their quantisation"
-        actual, step = "; ".join(offenders[:10]), _AGAIN
-        reason += f": {offenders[0]}"
-    elif found is None and facts.packed:
-        reason = "weights are packed and config.json has no quantization_config"
-        actual, step = "no quantization_config", "fetch config.json of the same revision again"
-    elif found is not None and not facts.packed:
-        reason = "config.json says bitsandbytes 4-bit and no weight is packed"
-        actual = "no packed weight"
-        step = "remove quantization_config from config.json, or fetch the packed weights"
-    else:
-        return None
-    return failed(reason, expected=_PACKING, actual=actual, next_step=step)
-
-
-def _wrong_method(found: Mapping[str, Any] | None, *, load_in_4bit: bool) -> Finding | None:
-    if found is None:
-        return None
-    # Files of before 2023 name no method and are bitsandbytes'.
-    method = found.get("quant_method", "bitsandbytes")
-    kind = found.get("bnb_4bit_quant_type", "fp4")  # transformers' own default
-    four = (
-        method == "bitsandbytes" and found.get("load_in_4bit", found.get("_load_in_4bit")) is True
-    )
-    actual = printable(f"{method}" + (f" {kind}" if four else ""))
-    if four and kind == "nf4" and load_in_4bit:
-        return None
-    if four and not load_in_4bit:
-        return failed(
-            "the folder is packed in 4 bits and BOOT_LOAD_IN_4BIT is false",
-            expected="unpacked weights",
-            actual=actual,
-            next_step="set BOOT_LOAD_IN_4BIT=true, or name the 16-bit model",
-            fault=Fault.CONFIG,
-        )
-    return failed(
-        f"the folder is quantised by {actual}, which this boot cannot prove",
-        expected="bitsandbytes nf4, or no quantization_config",
-        actual=actual,
-        next_step="name the unquantised model (it is packed to nf4 while it loads) or "
-        "its -bnb-4bit form",
-    )
-
-
 def tokenizer(facts: CheckpointFacts, _plan: Plan) -> Finding:
     """Without its own tokenizer a model is fed another one's numbers."""
     expected = "tokenizer.json or tokenizer.model (or a vocabulary), and tokenizer_config.json"
@@ -232,7 +160,7 @@ def tokenizer(facts: CheckpointFacts, _plan: Plan) -> Finding:
             actual="; ".join(
                 f"{printable(n)}: {p}" for n, p in list(facts.broken_files.items())[:10]
             ),
-            next_step=_AGAIN,
+            next_step=FETCH_AGAIN,
         )
     usable, lacking = tokenizer_problems(facts)
     if not usable:

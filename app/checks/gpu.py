@@ -14,21 +14,15 @@ _QUIET = GIB  # in use on an idle device by a context of ours and the driver
 _HIDDEN = frozenset({"", "-1", "NoDevFiles"})  # the last one is what Slurm sets without a request
 
 
-def _unneeded(plan: Plan) -> Finding:
-    return skipped(f"profile {plan.profile.name} needs no device")
-
-
 def required(_facts: GpuFacts, plan: Plan) -> Finding:
     """Says why the stage does or does not look at devices."""
     if not plan.profile.needs_gpu:
-        return _unneeded(plan)
+        return skipped(f"profile {plan.profile.name} needs no device")
     return passed(f"profile {plan.profile.name} needs one CUDA device", expected="1 device")
 
 
-def device_files(facts: GpuFacts, plan: Plan) -> Finding:
+def device_files(facts: GpuFacts, _plan: Plan) -> Finding:
     """Comes before the driver's version: a forgotten --gpus looks like an old driver later."""
-    if not plan.profile.needs_gpu:
-        return _unneeded(plan)
     expected = "/dev/nvidia0 (or another number), /dev/nvidiactl and /dev/nvidia-uvm"
     actual = ", ".join(facts.device_files) or "none"
     if facts.looked and facts.n_devices:  # what the driver could open is there, by any name
@@ -51,10 +45,8 @@ def device_files(facts: GpuFacts, plan: Plan) -> Finding:
     return passed(f"/dev has {actual}", expected=expected, actual=actual)
 
 
-def libcuda(facts: GpuFacts, plan: Plan) -> Finding:
+def libcuda(facts: GpuFacts, _plan: Plan) -> Finding:
     """The driver's library comes from the host; an image holds none."""
-    if not plan.profile.needs_gpu:
-        return _unneeded(plan)
     if facts.load_error:
         return failed(
             f"libcuda.so.1 cannot be loaded: {facts.load_error}",
@@ -70,10 +62,8 @@ def libcuda(facts: GpuFacts, plan: Plan) -> Finding:
     return passed(f"{facts.libcuda} loads", actual=facts.libcuda)
 
 
-def cuda_init(facts: GpuFacts, plan: Plan) -> Finding:
+def cuda_init(facts: GpuFacts, _plan: Plan) -> Finding:
     """The first call that talks to the kernel module; its number says what is broken."""
-    if not plan.profile.needs_gpu:
-        return _unneeded(plan)
     if facts.load_error:
         return skipped("libcuda.so.1 was not loaded")
     expected = "CUDA_SUCCESS from cuInit and from the device queries"
@@ -108,10 +98,8 @@ def _error(code: int) -> tuple[str, str, Fault]:
     return ERRORS.get(code, (f"CUDA error {code}", "take another node", Fault.NODE_UNFIT))
 
 
-def count(facts: GpuFacts, plan: Plan) -> Finding:
+def count(facts: GpuFacts, _plan: Plan) -> Finding:
     """More devices than asked for is somebody else's GPU."""
-    if not plan.profile.needs_gpu:
-        return _unneeded(plan)
     if not facts.looked:
         return skipped("the CUDA driver did not answer")
     n = facts.n_devices or 0
@@ -135,10 +123,8 @@ def count(facts: GpuFacts, plan: Plan) -> Finding:
     )
 
 
-def _one(facts: GpuFacts, plan: Plan) -> DeviceFacts | Finding:
+def _one(facts: GpuFacts, _plan: Plan) -> DeviceFacts | Finding:
     """The device to judge, or why there is none."""
-    if not plan.profile.needs_gpu:
-        return _unneeded(plan)
     if not facts.looked:
         return skipped("the CUDA driver did not answer")
     if not facts.devices:
@@ -171,8 +157,6 @@ def capability(facts: GpuFacts, plan: Plan) -> Finding:
 
 def driver(facts: GpuFacts, plan: Plan) -> Finding:
     """By the kernel module's version, which is the node's own."""
-    if not plan.profile.needs_gpu:
-        return _unneeded(plan)
     least = plan.profile.min_driver
     if facts.driver_major is None or least is None:
         return skipped("/proc/driver/nvidia/version does not tell the driver's version")

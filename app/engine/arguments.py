@@ -1,4 +1,4 @@
-"""What `FastModel.get_peft_model` is called with. Imports no torch: doubles need none."""
+"""The keyword arguments that a request becomes. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from app.config import ModelRequest
 
 
 def adapter_arguments(request: ModelRequest) -> dict[str, Any]:
-    """Keyword arguments, values passed through as given; PEFT's own defaults for the rest."""
+    """Keyword arguments of `FastModel.get_peft_model`, values passed through as given."""
     return {
         "r": request.lora_r,
         "lora_alpha": request.lora_alpha,

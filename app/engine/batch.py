@@ -96,7 +96,8 @@ def _encode(
 def _encode_text(tokenizer: Any, plan: Plan, notes: list[str]) -> dict[str, torch.Tensor]:
     """The chat as text, cut to the batch's length; plain words where no template is to be had."""
     text = _chat(tokenizer, plan, [], n_words=TOKENS, tokenize=False)
-    if text is None:
+    if text is None or len(text) < TOKENS:  # a template that drops what is said is none either
+        text = None
         notes.append("no usable chat template: plain text")
     encoded = getattr(tokenizer, "tokenizer", tokenizer)(
         text or _text(TOKENS, plan.request.lora_random_state),

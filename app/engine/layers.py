@@ -44,12 +44,13 @@ _KIND_OF_LEAF: dict[str, KindT] = {
 }
 
 _PEFT_PREFIX = "base_model.model."
+_PEFT_WRAPPED = ("base_layer", "original_module")
 
 
 def origin_name(name: str) -> str:
     """The base model's own path of a module or parameter, without what PEFT put around it."""
     name = name.removeprefix(_PEFT_PREFIX)
-    return ".".join(segment for segment in name.split(".") if segment != "base_layer")
+    return ".".join(segment for segment in name.split(".") if segment not in _PEFT_WRAPPED)
 
 
 def in_stack(name: str) -> bool:

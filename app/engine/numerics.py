@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from math import isfinite
@@ -17,7 +17,7 @@ from app.engine.batch import Batch, make
 from app.engine.preserve import preserved
 from app.engine.weights import checksums, scan, to_host
 from app.errors import BootError
-from app.facts.adapter import Pair
+from app.facts.adapter import ComponentT, Pair
 from app.facts.checkpoint import CheckpointFacts
 from app.facts.numerics import NumericsFacts, PairGradient, StepFacts
 from app.outcome import Fault
@@ -95,7 +95,7 @@ def _try_steps(model: Any, tokenizer: Any, plan: Plan) -> StepFacts:
     matrices = lora_parameters(model)
     trained = [matrix for pair in matrices.values() for matrix in pair]
     placed = gather(model).pairs
-    batch = make(model, tokenizer, plan, {pair.component for pair in placed})
+    batch = make(model, tokenizer, plan, _inputs_of(placed))
     skip = frozenset(map(id, trained))
     record = _Record()
     with preserved(model, trained):
@@ -132,6 +132,17 @@ def _try_steps(model: Any, tokenizer: Any, plan: Plan) -> StepFacts:
         seconds=steps_seconds,
         seconds_around=time.perf_counter() - started - steps_seconds,
     )
+
+
+def _inputs_of(pairs: Sequence[Pair]) -> set[ComponentT]:
+    """The parts of the model that the batch should reach.
+
+    Layers that attend to an image belong to language and are passed over without one (Mllama).
+    """
+    crossing: set[ComponentT] = (
+        {"vision"} if any(".cross_attn." in pair.name for pair in pairs) else set()
+    )
+    return {pair.component for pair in pairs} | crossing
 
 
 @contextmanager

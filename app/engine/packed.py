@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     import torch
 
 # Names of the language model's attention and MLP projections, over all families that transformers
-# 5.17 builds: a leaf below an attention or MLP module of a numbered layer, outside every tower and
-# projector of another modality, and no router of a mixture of experts (a router's output decides by
-# its order, which 4 bits upset; unsloth_zoo's SKIP_QUANTIZATION_MODULES leaves them out too).
+# 5.17 builds: a leaf below an attention or MLP module of a numbered layer (OPT's fc1 and fc2 lie in
+# the layer itself), outside every tower and projector of another modality, and no router of a
+# mixture of experts (its order decides, which 4 bits upset; unsloth_zoo's
+# SKIP_QUANTIZATION_MODULES leaves routers out too).
 _TOWER = (
     "vision|visual|image|video|audio|speech|acoustic|codec|projector|merger|connector|resampler"
 )
@@ -24,7 +25,7 @@ _BLOCK = r"attn|attention|mlp|feed_forward|ffn|expert|moe"
 _PATTERN = (
     rf"(?!(?:[^.]+\.)*[^.]*(?:{_TOWER})[^.]*\.)"
     r"(?!(?:.*\.)?[^.]*router[^.]*(?:\.|\Z))(?!.*\.(?:gate|shared_expert_gate)\Z)"
-    rf"(?:.*\.)?\d+\.(?:[^.]+\.)*[^.]*(?:{_BLOCK})[^.]*\.(?:[^.]+\.)*[^.]+\Z"
+    rf"(?:.*\.)?\d+\.(?:(?:[^.]+\.)*[^.]*(?:{_BLOCK})[^.]*\.(?:[^.]+\.)*[^.]+|fc[12])\Z"
 )
 _PROJECTION = re.compile(_PATTERN)
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from math import isfinite, isnan, nan
+from functools import cached_property
+from math import inf, isfinite, isnan, nan
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from app.engine import layers
-from app.facts.checkpoint import CheckpointFacts
+from app.engine.packed import base_model, key_mapper
+from app.facts.checkpoint import CheckpointFacts, TensorHeader
 from app.facts.numerics import FileTensor, NotFinite, WeightFacts, WhereT
 
 _DETAILS = 10  # offenders that are counted and looked up in the file; the rest are only named
@@ -111,7 +114,7 @@ def scan(model: nn.Module, checkpoint: CheckpointFacts | None = None) -> WeightF
     return WeightFacts(
         n_scanned=len(judged),
         n_bytes=sum(tensor.nbytes for _, _, tensor in judged),
-        not_finite=_explain(bad, checkpoint),
+        not_finite=_explain(bad, _Files(model, checkpoint)),
         not_judged=tuple(
             name for (name, _), size in zip(loose, loose_sizes, strict=True) if not isfinite(size)
         ),
@@ -122,9 +125,7 @@ def scan(model: nn.Module, checkpoint: CheckpointFacts | None = None) -> WeightF
     )
 
 
-def _explain(
-    bad: list[tuple[str, WhereT, torch.Tensor]], checkpoint: CheckpointFacts | None
-) -> tuple[NotFinite, ...]:
+def _explain(bad: list[tuple[str, WhereT, torch.Tensor]], files: _Files) -> tuple[NotFinite, ...]:
     """Counts NaN and infinity of the first offenders and looks them up in the checkpoint."""
     found = []
     for index, (name, where, tensor) in enumerate(bad):
@@ -135,10 +136,42 @@ def _explain(
                 entry,
                 n_nan=int(torch.isnan(tensor).sum()),
                 n_inf=int(torch.isinf(tensor).sum()),
-                file=_in_file(name, checkpoint),
+                file=files.tensor(name),
             )
         found.append(entry)
     return tuple(found)
+
+
+class _Files:
+    """The checkpoint's tensors under the model's names; read on the failing path only."""
+
+    def __init__(self, model: nn.Module, checkpoint: CheckpointFacts | None) -> None:
+        self._model, self._checkpoint = model, checkpoint
+
+    @cached_property
+    def _headers(self) -> dict[str, TensorHeader]:
+        if self._checkpoint is None:
+            return {}
+        names = [layers.origin_name(name) for name, _ in self._model.named_parameters()]
+        renamed = key_mapper(base_model(self._model), names)
+        return {renamed(header.name): header for header in self._checkpoint.tensors}
+
+    def tensor(self, name: str) -> FileTensor | None:
+        """What the file holds; None where it has no floating tensor of that name to read."""
+        header = next((self._headers[n] for n in _file_names(name) if n in self._headers), None)
+        if header is None or self._checkpoint is None:
+            return None
+        try:
+            with safe_open(self._checkpoint.folder / header.file, framework="pt") as file:
+                tensor = file.get_tensor(header.name)
+        except (OSError, SafetensorError):
+            return None  # the checkpoint stage judges files; here it only means "not known"
+        if not tensor.is_floating_point() or not tensor.numel():
+            return None
+        largest = tensor.double().abs().max().item()
+        finite = isfinite(largest)
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        return FileTensor(dtype, finite, largest if finite else inf)
 
 
 def _file_names(name: str) -> tuple[str, ...]:
@@ -146,29 +179,6 @@ def _file_names(name: str) -> tuple[str, ...]:
     weight, _, part = name.partition(".quant_state.")
     scale = {"absmax": ".absmax", "state2.absmax": ".nested_absmax"}.get(part)
     return (f"{weight}{scale}", weight) if scale else (weight,)
-
-
-def _in_file(name: str, checkpoint: CheckpointFacts | None) -> FileTensor | None:
-    """The checkpoint's tensor of that name. One small read, on the failing path only."""
-    if checkpoint is None:
-        return None
-    from safetensors import SafetensorError, safe_open
-
-    headers = {header.name: header for header in checkpoint.tensors}
-    header = next((headers[n] for n in _file_names(name) if n in headers), None)
-    if header is None:
-        return None
-    try:
-        with safe_open(checkpoint.folder / header.file, framework="pt") as file:
-            tensor = file.get_tensor(header.name)
-    except (OSError, SafetensorError):
-        return None  # the checkpoint stage judges files; here it only means "not known"
-    if not tensor.is_floating_point() or not tensor.numel():
-        return None
-    largest = tensor.double().abs().max().item()
-    finite = isfinite(largest)
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return FileTensor(dtype, finite, largest if finite else float("inf"))
 
 
 def checksums(model: nn.Module, skip: frozenset[int]) -> dict[str, int]:

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from app.facts.checkpoint import CheckpointFacts, printable
 from app.outcome import Finding
-from app.plan import Plan, Resolved
-from app.sections import Model
+from app.plan import Resolved
 
 OriginT = Literal["folder", "rehearsal", "hub"]
 
@@ -52,28 +50,3 @@ class CacheFacts:
         if self.folder is None:
             return None
         return Resolved(self.model_id, self.revision, self.folder, self.reason)
-
-
-def model_section(plan: Plan, cache: CacheFacts, checkpoint: CheckpointFacts) -> Model:
-    """The report's `model`: as asked, as resolved, as found on disk."""
-    architectures = checkpoint.config.get("architectures")
-    first = architectures[0] if isinstance(architectures, list) and architectures else ""
-    quantised = checkpoint.quantization_config or {}
-    return Model(
-        requested_id=plan.request.base_model_id,
-        resolved_id=cache.model_id,
-        revision=cache.revision,
-        reason=cache.reason,
-        folder=str(checkpoint.folder),
-        model_type=printable(str(checkpoint.config.get("model_type", ""))),
-        architecture=printable(str(first)),
-        n_shards=len(checkpoint.shards),
-        n_bytes=sum(shard.n_bytes for shard in checkpoint.shards),
-        n_tensors=len(checkpoint.tensors),
-        n_packed=len(checkpoint.packed),
-        quantization={
-            printable(str(key)): printable(value) if isinstance(value, str) else value
-            for key, value in quantised.items()
-            if isinstance(value, str | bool | int)
-        },
-    )

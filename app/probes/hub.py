@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app import rehearsal
 from app.facts.cache import CacheFacts, FileEntry
@@ -17,6 +18,9 @@ from app.outcome import Fault, Finding, failed
 from app.plan import Plan
 from app.probes.names import read_tables, unsloth_models_folder
 from app.probes.weights import missing_weights
+
+if TYPE_CHECKING:
+    from app.probes.fetch import Snapshot
 
 # A first build takes about ten seconds on two cores.
 REHEARSAL_TIMEOUT_S = 600.0
@@ -69,23 +73,25 @@ def resolve_model(
         deadline_s=deadline_s,
         wait=wait,
     )
-    got = fetch(request)
-    if isinstance(got, Finding):
-        return replace(facts, failure=got)
-    return _with_files(
-        replace(
-            facts,
-            folder=got.folder,
-            revision=got.commit,
-            downloaded=got.downloaded,
-            reason=f"{facts.reason}; {got.reason}",
-        )
-    )
+    return _fetched(facts, fetch(request))
 
 
 def offline_variable(environ: Mapping[str, str]) -> str | None:
     """The first variable that forbids the network, None when none does."""
     return next((name for name in _OFFLINE if environ.get(name, "").upper() in _TRUE), None)
+
+
+def _fetched(facts: CacheFacts, got: Snapshot | Finding) -> CacheFacts:
+    if isinstance(got, Finding):
+        return replace(facts, failure=got)
+    found = replace(
+        facts,
+        folder=got.folder,
+        revision=got.commit,
+        downloaded=got.downloaded,
+        reason=f"{facts.reason}; {got.reason}",
+    )
+    return _with_files(found)
 
 
 def _rehearsal(plan: Plan, folders: CacheFolders) -> CacheFacts:

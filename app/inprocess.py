@@ -1,6 +1,6 @@
-"""The engine for callers in the same process: load, guard, adapt, guard, or raise.
+"""The boot for callers in the same process: load, guard, adapt, guard, or raise.
 
-Imports torch and Unsloth inside its functions only, so that a test with doubles needs neither.
+Everything of `app.preflight` and `app.work` that `boot_gemma` needs, without report and stages.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from app import slippage
 from app.checks import Check, adapter, cache, checkpoint, load, precision, stack
-from app.engine.arguments import adapter_arguments
 from app.errors import BootError
 from app.plan import Plan
 from app.probes.hub import resolve_model
 from app.probes.safetensors import read_checkpoint
-from app.slippage import assert_dtype_for_hardware, is_module
 
 FactsT = TypeVar("FactsT")
 
@@ -41,36 +40,13 @@ def boot(plan: Plan) -> tuple[Any, Any]:
     require(checkpoint.CHECKS, files, plan)
     loaded = loader.load(plan, files)
     require(load.CHECKS, loaded.facts, plan)
-    assert_dtype_for_hardware(loaded.model, plan.profile.name)
+    slippage.judge(loaded.model, plan.profile)
     require(precision.CHECKS, census.take(loaded.model, files), plan)
     model = adapter_engine.attach(loaded.model, plan)
-    assert_dtype_for_hardware(model, plan.profile.name)
+    slippage.judge(model, plan.profile)
     require(adapter.CHECKS, adapter_engine.gather(model), plan)
     require(precision.CHECKS, census.take(model, files), plan)
     return model, loaded.tokenizer
-
-
-def boot_double(plan: Plan) -> tuple[Any, Any]:
-    """The same calls on a test's double of FastModel: no folder, no census, dtypes only.
-
-    A double's model may offer nothing but `parameters()`, once: it is judged by that before the
-    adapter, and after it only where it is a real module.
-    """
-    import torch
-    from unsloth import FastModel
-
-    request = plan.request
-    model, tokenizer = FastModel.from_pretrained(
-        request.base_model_id,
-        max_seq_length=request.max_seq_length,
-        load_in_4bit=request.load_in_4bit,
-        dtype=getattr(torch, plan.profile.compute_dtype),
-    )
-    assert_dtype_for_hardware(model, plan.profile.name)
-    adapted = FastModel.get_peft_model(model, **adapter_arguments(request))
-    if is_module(adapted):
-        assert_dtype_for_hardware(adapted, plan.profile.name)
-    return adapted, tokenizer
 
 
 def require(checks: Iterable[Check[FactsT]], facts: FactsT, plan: Plan) -> None:

@@ -1,0 +1,82 @@
+"""The judge of how a folder is packed, with its rules; `app.checks.checkpoint` lists it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.facts.checkpoint import CheckpointFacts, incomplete_packing, printable
+from app.outcome import Fault, Finding, failed, passed, skipped
+from app.plan import Plan
+
+FETCH_AGAIN = "delete the file and fetch it again from its source"
+_PACKING = (
+    "beside every packed weight absmax, quant_map, exactly one nf4 quant state, and the nested "
+    "pair where the scales are quantised too"
+)
+
+
+def quantization(facts: CheckpointFacts, plan: Plan) -> Finding:
+    """What the folder is packed with must be what the boot asks for, and be complete."""
+    if facts.config_problem or any(shard.problem for shard in facts.shards) or not facts.tensors:
+        return skipped("config or weights could not be read")
+    found = facts.quantization_config
+    wrong = _wrong_method(found, load_in_4bit=plan.request.load_in_4bit)
+    return wrong or _packing(facts, found) or _packed_or_not(facts, plan)
+
+
+def _packed_or_not(facts: CheckpointFacts, plan: Plan) -> Finding:
+    if facts.packed:
+        return passed(f"{len(facts.packed)} weights are packed as nf4", expected=_PACKING)
+    how = "packed to nf4 while they load" if plan.request.load_in_4bit else "loaded as they are"
+    return passed(f"the weights are not packed, and are {how}")
+
+
+def _packing(facts: CheckpointFacts, found: Mapping[str, Any] | None) -> Finding | None:
+    """Config and headers must tell the same."""
+    offenders = incomplete_packing(
+        facts, nested=bool(found and found.get("bnb_4bit_use_double_quant"))
+    )
+    if offenders:
+        reason = f"{len(offenders)} packed weight(s) without all of their quantisation"
+        actual, step = "; ".join(offenders[:10]), FETCH_AGAIN
+        reason += f": {offenders[0]}"
+    elif found is None and facts.packed:
+        reason = "weights are packed and config.json has no quantization_config"
+        actual, step = "no quantization_config", "fetch config.json of the same revision again"
+    elif found is not None and not facts.packed:
+        reason = "config.json says bitsandbytes 4-bit and no weight is packed"
+        actual = "no packed weight"
+        step = "remove quantization_config from config.json, or fetch the packed weights"
+    else:
+        return None
+    return failed(reason, expected=_PACKING, actual=actual, next_step=step)
+
+
+def _wrong_method(found: Mapping[str, Any] | None, *, load_in_4bit: bool) -> Finding | None:
+    if found is None:
+        return None
+    # Files of before 2023 name no method and are bitsandbytes'.
+    method = found.get("quant_method", "bitsandbytes")
+    kind = found.get("bnb_4bit_quant_type", "fp4")  # transformers' own default
+    four = (
+        method == "bitsandbytes" and found.get("load_in_4bit", found.get("_load_in_4bit")) is True
+    )
+    actual = printable(f"{method}" + (f" {kind}" if four else ""))
+    if four and kind == "nf4" and load_in_4bit:
+        return None
+    if four and not load_in_4bit:
+        return failed(
+            "the folder is packed in 4 bits and BOOT_LOAD_IN_4BIT is false",
+            expected="unpacked weights",
+            actual=actual,
+            next_step="set BOOT_LOAD_IN_4BIT=true, or name the 16-bit model",
+            fault=Fault.CONFIG,
+        )
+    return failed(
+        f"the folder is quantised by {actual}, which this boot cannot prove",
+        expected="bitsandbytes nf4, or no quantization_config",
+        actual=actual,
+        next_step="name the unquantised model (it is packed to nf4 while it loads) or "
+        "its -bnb-4bit form",
+    )

@@ -1,0 +1,138 @@
+"""The training batch: what the tokenizer has, and what is done where it has not."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.facts.adapter import ComponentT
+from app.plan import Plan
+from tests.stack_models import load, plan_for
+
+pytestmark = pytest.mark.stack
+TEXT: set[ComponentT] = {"language"}
+IMAGE: set[ComponentT] = {"language", "projector"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _environment_is_put_back() -> Iterator[None]:
+    kept = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(kept)
+
+
+@pytest.fixture(scope="module")
+def gemma() -> tuple[Any, Any, Plan]:
+    plan = plan_for("gemma3n-nf4")
+    return *load(plan), plan
+
+
+@pytest.fixture(scope="module")
+def llama() -> tuple[Any, Any, Plan]:
+    plan = plan_for("llama-nf4")
+    return *load(plan), plan
+
+
+def test_the_chat_is_cut_to_the_batchs_length_and_starts_a_turn(
+    llama: tuple[Any, Any, Plan],
+) -> None:
+    model, tokenizer, plan = llama
+    from app.engine.batch import TOKENS, make
+
+    batch = make(model, tokenizer, plan, TEXT)
+    assert (batch.n_tokens, batch.modalities, batch.notes) == (TOKENS, ("text",), ())
+    assert batch.n_supervised == TOKENS - 1
+    start = tokenizer.decode(batch.inputs["input_ids"][0, :2])
+    assert start == "<s><|user|>"
+
+
+def test_a_short_context_bounds_it(llama: tuple[Any, Any, Plan]) -> None:
+    model, tokenizer, plan = llama
+    from app.engine.batch import make
+
+    short = replace(plan, request=replace(plan.request, max_seq_length=32))
+    assert make(model, tokenizer, short, TEXT).n_tokens == 32
+
+
+def test_it_is_the_same_each_time_and_draws_from_no_global_generator(
+    gemma: tuple[Any, Any, Plan],
+) -> None:
+    model, tokenizer, plan = gemma
+    import torch
+
+    from app.engine.batch import make
+
+    states = random.getstate(), bytes(torch.get_rng_state().numpy())
+    first, second = (make(model, tokenizer, plan, IMAGE) for _ in range(2))
+    assert states == (random.getstate(), bytes(torch.get_rng_state().numpy()))
+    assert first.inputs.keys() == second.inputs.keys()
+    assert all(torch.equal(value, second.inputs[name]) for name, value in first.inputs.items())
+
+
+def test_an_image_is_in_it_and_its_tokens_are_no_target(gemma: tuple[Any, Any, Plan]) -> None:
+    model, tokenizer, plan = gemma
+    from app.engine.batch import make
+
+    batch = make(model, tokenizer, plan, IMAGE)
+    assert batch.modalities == ("text", "image")
+    assert batch.inputs["pixel_values"].dtype == model.dtype
+    ids, labels = batch.inputs["input_ids"], batch.inputs["labels"]
+    assert int((ids == model.config.image_token_id).sum()) == 4
+    assert not (labels == model.config.image_token_id).any()
+    assert not (labels == model.config.boi_token_id).any()
+    assert (labels != -100).any()
+
+
+@pytest.mark.parametrize("components", [IMAGE, {"language", "audio"}])
+def test_a_modality_without_a_processor_is_left_out_with_a_note(
+    gemma: tuple[Any, Any, Plan], components: set[ComponentT]
+) -> None:
+    model, tokenizer, plan = gemma
+    from app.engine.batch import make
+
+    batch = make(model, tokenizer, replace(plan, resolved=None), components)
+    assert batch.modalities == ("text",)
+    assert "processor has no" in batch.notes[0]
+
+
+def test_an_image_that_does_not_fit_is_left_out_with_a_note(gemma: tuple[Any, Any, Plan]) -> None:
+    model, tokenizer, plan = gemma
+    from app.engine.batch import make
+
+    tight = replace(plan, request=replace(plan.request, max_seq_length=64))
+    batch = make(model, tokenizer, tight, IMAGE)
+    assert (batch.modalities, batch.n_tokens) == (("text",), 64)
+    assert "needs more than 64 tokens" in batch.notes[0]
+
+
+@pytest.mark.parametrize("template", [None, "{{ raise_exception('no') }}"])
+def test_without_a_usable_template_it_is_plain_text(
+    llama: tuple[Any, Any, Plan], template: str | None
+) -> None:
+    model, tokenizer, plan = llama
+    from app.engine.batch import TOKENS, make
+
+    kept, tokenizer.chat_template = tokenizer.chat_template, template
+    try:
+        batch = make(model, tokenizer, plan, TEXT)
+    finally:
+        tokenizer.chat_template = kept
+    assert (batch.n_tokens, batch.notes) == (TOKENS, ("no usable chat template: plain text",))
+
+
+def test_ids_beyond_the_embeddings_are_replaced(
+    llama: tuple[Any, Any, Plan], gemma: tuple[Any, Any, Plan]
+) -> None:
+    """A tokenizer of another model: on a GPU it would be a device-side assert."""
+    model, _, plan = llama
+    from app.engine.batch import make
+
+    batch = make(model, gemma[1], plan, TEXT)
+    assert int(batch.inputs["input_ids"].max()) < model.get_input_embeddings().weight.shape[0]
+    assert "exceed" in batch.notes[-1]

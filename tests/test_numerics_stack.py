@@ -1,0 +1,239 @@
+"""Training steps on real tiny models: what they show, and that they leave no trace."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.checks.numerics import CHECKS, section
+from app.facts.numerics import NumericsFacts
+from app.outcome import Fault, Status
+from app.plan import Plan
+from tests.stack_models import adapted, failing, load, plan_for
+from tests.tiny_models import Kind
+
+pytestmark = pytest.mark.stack
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _environment_is_put_back() -> Iterator[None]:
+    kept = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(kept)
+
+
+def run(model: Any, tokenizer: Any, plan: Plan) -> NumericsFacts:
+    from app.engine import numerics
+
+    return numerics.run(model, tokenizer, plan)
+
+
+def everything(model: Any) -> dict[str, Any]:
+    """The bytes and flags of a model, and the state of every generator."""
+    import torch
+
+    from app.engine.weights import _scales
+
+    found: dict[str, Any] = {}
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        found[name] = (
+            tensor.data_ptr(),
+            bytes(tensor.detach().reshape(-1).view(torch.uint8).numpy()),
+        )
+    for name, parameter in model.named_parameters():
+        found[f"{name} flags"] = (parameter.requires_grad, parameter.grad is None)
+        found |= {
+            scale: bytes(t.reshape(-1).view(torch.uint8).numpy())
+            for scale, t in _scales(name, parameter)
+        }
+    found |= {f"{name} mode": module.training for name, module in model.named_modules()}
+    found["use_cache"] = model.config.get_text_config().use_cache
+    found["torch"] = bytes(torch.get_rng_state().numpy())
+    found["numpy"] = str(np.random.get_state())  # noqa: NPY002
+    found["python"] = random.getstate()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "modalities"),
+    [
+        ("gemma3n-nf4", {}, ("text",)),
+        ("gemma3n-nf4", {"finetune_vision_layers": True}, ("text", "image")),
+        ("gemma3n-nf4", {"finetune_vision_layers": True, "finetune_language_layers": False},
+         ("text", "image")),
+        ("gemma3n-nf4", {"use_gradient_checkpointing": False}, ("text",)),
+        ("gemma3n-bf16", {}, ("text",)),
+        ("llama-nf4", {}, ("text",)),
+        ("qwen-bf16", {"load_in_4bit": False}, ("text",)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_real_model_trains_and_is_left_as_it_was(
+    kind: Kind, flags: dict[str, Any], modalities: tuple[str, ...]
+) -> None:
+    plan = plan_for(kind, **flags)
+    model, tokenizer = adapted(plan)
+    before = everything(model)
+    facts = run(model, tokenizer, plan)
+    after = everything(model)
+    assert {name for name, value in before.items() if after[name] != value} == set()
+    assert failing(CHECKS, facts, plan) == {}
+    steps = facts.steps
+    assert steps is not None
+    assert (steps.modalities, steps.notes) == (modalities, ())
+    assert steps.base_loss == steps.start_loss
+    assert all(pair.a and pair.b for pair in steps.pairs)
+    made = section(facts)
+    assert made.steps is not None
+    assert made.steps.n_pairs_with_gradient == made.steps.n_pairs > 0
+
+
+def test_the_steps_repeat_bit_for_bit() -> None:
+    plan = plan_for("gemma3n-nf4")
+    model, tokenizer = adapted(plan)
+    first, second = (run(model, tokenizer, plan).steps for _ in range(2))
+    assert first is not None
+    assert second is not None
+    assert (first.losses, first.gradient_norms) == (second.losses, second.gradient_norms)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "forced", "words"),
+    [
+        ("bfloat16", False, "bfloat16 autocast"),
+        ("float16", False, "float16 autocast with a gradient scaler"),
+        ("float16", True, "forced float32"),
+    ],
+)
+def test_the_steps_compute_as_the_profiles_trainer_would(
+    dtype: str, forced: bool, words: str
+) -> None:
+    plan = plan_for("llama-nf4")
+    plan = replace(plan, profile=replace(plan.profile, compute_dtype=dtype))
+    model, tokenizer = adapted(plan)
+    model._unsloth_forced_float32 = forced
+    facts = run(model, tokenizer, plan)
+    assert facts.steps is not None
+    assert words in facts.steps.arithmetic
+    assert failing(CHECKS, facts, plan) == {}
+    assert len(facts.steps.losses) == 3
+
+
+def test_audio_pairs_train_on_audio_and_are_skipped_without_a_processor() -> None:
+    plan = plan_for("gemma3n-nf4")
+    model, tokenizer = load(plan)
+    import unsloth
+
+    from app.engine.arguments import adapter_arguments
+
+    model = unsloth.FastModel.get_peft_model(model, **adapter_arguments(plan.request))
+    heard = run(model, tokenizer, plan)
+    assert heard.steps is not None
+    assert heard.steps.modalities == ("text", "audio")
+    assert failing(CHECKS, heard, plan) == {}
+    deaf = run(model, tokenizer, replace(plan, resolved=None))
+    assert failing(CHECKS, deaf, plan) == {}
+    check = next(check for check in CHECKS if check.id == "numerics.gradient_reaches_every_pair")
+    assert "6 pairs not judged" in (reason := check.judge(deaf, plan).reason)
+    assert "the batch holds no audio" in reason
+
+
+@pytest.fixture
+def llama() -> tuple[Any, Any, Plan]:
+    plan = plan_for("llama-nf4")
+    return *adapted(plan), plan
+
+
+def layer(model: Any, index: int) -> Any:
+    return model.get_base_model().model.layers[index]
+
+
+def test_pairs_behind_a_cut_graph_are_named(llama: tuple[Any, Any, Plan]) -> None:
+    """As with reentrant checkpointing of inputs without gradient: no error and no training."""
+    model, tokenizer, plan = llama
+    layer(model, 0).register_forward_hook(lambda _m, _i, output: output.detach())
+    found = failing(CHECKS, run(model, tokenizer, plan), plan)
+    assert set(found) == {"numerics.gradient_reaches_every_pair"}
+    reason = found["numerics.gradient_reaches_every_pair"].reason
+    assert "7 LoRA pairs" in reason
+    assert "model.layers.0.self_attn.q_proj" in reason
+    assert "model.layers.1." not in reason
+
+
+def test_a_loss_outside_the_graph_is_caught(llama: tuple[Any, Any, Plan]) -> None:
+    model, tokenizer, plan = llama
+    model.get_base_model().lm_head.register_forward_hook(lambda _m, _i, output: output.detach())
+    found = failing(CHECKS, run(model, tokenizer, plan), plan)
+    assert found["numerics.gradient_reaches_every_pair"].status is Status.FAIL
+    assert found["numerics.loss_falls"].status is Status.WARN
+
+
+def test_a_loss_that_is_no_number_is_caught(llama: tuple[Any, Any, Plan]) -> None:
+    model, tokenizer, plan = llama
+    layer(model, 1).register_forward_hook(lambda _m, _i, output: output * float("nan"))
+    facts = run(model, tokenizer, plan)
+    found = failing(CHECKS, facts, plan)
+    assert {"numerics.loss_finite", "numerics.gradients_finite"} <= set(found)
+    assert "numerics.weights_finite" not in found
+    assert section(facts).steps is not None
+
+
+def test_one_gradient_that_is_no_number_is_named(llama: tuple[Any, Any, Plan]) -> None:
+    model, tokenizer, plan = llama
+    from app.engine.adapter import lora_parameters
+
+    name = "model.layers.1.mlp.up_proj"
+    lora_parameters(model)[name][1].register_hook(lambda gradient: gradient * float("nan"))
+    found = failing(CHECKS, run(model, tokenizer, plan), plan)
+    assert f"{name}.lora_B" in found["numerics.gradients_finite"].reason
+    assert set(found) >= {"numerics.gradients_finite", "numerics.loss_finite"}
+
+
+def test_a_base_weight_that_moves_is_named_though_its_version_does_not(
+    llama: tuple[Any, Any, Plan],
+) -> None:
+    model, tokenizer, plan = llama
+    weight = model.get_base_model().model.norm.weight
+
+    def write(module: Any, _inputs: Any) -> None:
+        if module.training:
+            weight.data.mul_(1.01)
+
+    version = weight._version
+    model.get_base_model().model.norm.register_forward_pre_hook(write)
+    found = failing(CHECKS, run(model, tokenizer, plan), plan)
+    assert set(found) == {"numerics.nothing_else_moved"}
+    assert "model.norm.weight" in found["numerics.nothing_else_moved"].reason
+    assert weight._version == version
+
+
+def test_an_adapter_that_is_not_zero_differs_from_its_base(llama: tuple[Any, Any, Plan]) -> None:
+    model, tokenizer, plan = llama
+    import torch
+
+    from app.engine.adapter import lora_parameters
+
+    with torch.no_grad():
+        lora_parameters(model)["model.layers.0.mlp.up_proj"][1].fill_(0.05)
+    found = failing(CHECKS, run(model, tokenizer, plan), plan)
+    assert set(found) == {"numerics.adapter_starts_at_zero"}
+
+
+def test_a_parameter_on_meta_ends_it_before_a_step(llama: tuple[Any, Any, Plan]) -> None:
+    model, tokenizer, plan = llama
+    import torch
+
+    norm = layer(model, 0).input_layernorm
+    norm.weight = torch.nn.Parameter(norm.weight.to("meta"), requires_grad=False)
+    facts = run(model, tokenizer, plan)
+    assert facts.steps is None
+    found = failing(CHECKS, facts, plan)["numerics.weights_finite"]
+    assert "model.layers.0.input_layernorm.weight" in found.reason
+    assert found.fault is Fault.PRECISION
