@@ -12,11 +12,14 @@ if not __package__:  # run as a file: its folder's parent is the import root
 
 def main() -> int:
     """Run one boot and return its exit status."""
+    from app.streams import ensure_open, put
+
+    ensure_open()
     arguments = sys.argv[1:]
     if arguments in (["--help"], ["-h"]):
         from app.usage import usage_text  # help must not wait for the rest
 
-        sys.stdout.write(usage_text())
+        put(sys.stdout, usage_text())
         return 0
     from app.supervisor import supervise
 

@@ -13,6 +13,7 @@ from typing import Literal, TextIO
 from app.outcome import Status
 from app.report import CheckRecord, Report, StageRecord
 from app.sections import printable
+from app.streams import put
 
 LogFormatT = Literal["text", "json"]
 
@@ -76,8 +77,4 @@ class Log:
         self._put(report.model_dump_json())
 
     def _put(self, line: str) -> None:
-        """A closed or full log must not end a boot."""
-        try:
-            print(line, file=self._stream, flush=True)
-        except (OSError, ValueError):
-            return
+        put(self._stream, line + "\n")

@@ -21,6 +21,7 @@ from app.outcome import Fault, Finding, Severity, Status, combine, unread
 from app.plan import Plan
 from app.report import CheckRecord, StageRecord
 from app.sections import Section
+from app.streams import put
 
 
 class Sink(Protocol):
@@ -188,7 +189,7 @@ def _guarded(step: Callable[[], Any]) -> tuple[Any, Finding | None]:
     except BootError as error:
         return None, error.finding
     except Exception as error:  # noqa: BLE001 - the step guard, see the module's docstring
-        traceback.print_exception(error, file=sys.stderr)
+        put(sys.stderr, "".join(traceback.format_exception(error)))
         return None, unexpected(error)
 
 

@@ -23,7 +23,8 @@ from app.preflight import Preflight
 from app.report import CheckRecord, Crash, Memory, StageRecord
 from app.settings import BootSettings, SettingsError, load_settings, report_dir_of
 from app.stages import SUPERVISOR_STAGES, WORKER_STAGES
-from app.verdict import print_table, verdict_line
+from app.streams import put
+from app.verdict import verdict_line, verdict_table
 from app.worker_process import WorkerDied, WorkerProcess
 
 _SECTIONS: dict[str, type[sections.Section]] = {
@@ -53,13 +54,12 @@ def supervise(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
             if stopped_after != "settings":
                 _run(settings, environ, journal)
     except Exception as error:  # noqa: BLE001 - the boot's edge: a bug must not lose the report
-        traceback.print_exception(error, file=sys.stderr)
+        put(sys.stderr, "".join(traceback.format_exception(error)))
         journal.crashed(unexpected(error), _crash(journal.current, error))
     code = journal.close(stopped_after=stopped_after)
-    sys.stdout.write(verdict_line(journal.report, str(journal.path)) + "\n")
-    sys.stdout.flush()
+    put(sys.stdout, verdict_line(journal.report, str(journal.path)) + "\n")
     if log.format == "text":
-        print_table(journal.report, str(journal.path))
+        put(sys.stderr, verdict_table(journal.report, str(journal.path)))
     return code
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
 import sys
 
 from app.outcome import Status
@@ -44,8 +46,8 @@ def verdict_line(report: Report, path: str) -> str:
     return json.dumps(line)
 
 
-def print_table(report: Report, path: str) -> None:
-    """Stage, status, seconds and finding, then the verdict, on stderr."""
+def verdict_table(report: Report, path: str) -> str:
+    """Stage, status, seconds and finding, then the verdict; coloured for a terminal."""
     # rich takes 80 ms to import and only this needs it.
     from rich.console import Console
     from rich.table import Table
@@ -62,9 +64,12 @@ def print_table(report: Report, path: str) -> None:
         seconds = f"{stage.duration_s:.1f}" if stage.started else "-"
         style = _STYLES[stage.status]
         table.add_row(stage.name, Text(stage.status.value, style), seconds, Text(stage.finding))
+    terminal = sys.stderr.isatty()
     # A pipe has no width: 110 columns keep most findings on two lines.
-    width = None if sys.stderr.isatty() else 110
-    console = Console(file=sys.stderr, highlight=False, width=width)
+    width = shutil.get_terminal_size().columns if terminal else 110
+    # rich draws with the characters that its file's encoding has.
+    page = io.TextIOWrapper(io.BytesIO(), encoding=sys.stderr.encoding, errors="backslashreplace")
+    console = Console(file=page, force_terminal=terminal, highlight=False, width=width)
     console.print(table)
     rehearsal = " (rehearsal on a CPU: says nothing about a GPU)" if report.rehearsal else ""
     verdict = (
@@ -74,3 +79,5 @@ def print_table(report: Report, path: str) -> None:
     step = [f"next step: {report.exit.next_step}"] if report.exit.next_step else []
     for line in (verdict, *step, f"report: {path}"):
         console.print(Text(line), soft_wrap=True)
+    page.seek(0)
+    return page.read()

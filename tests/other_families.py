@@ -66,14 +66,12 @@ def qwen3_moe(folder: Path) -> Path:
     import torch
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-    config = Qwen3MoeConfig(
-        **_TEXT, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64
-    )
+    config = Qwen3MoeConfig(**_TEXT, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64)
     torch.manual_seed(0)
     return _saved(Qwen3MoeForCausalLM(config), folder)
 
 
-def _saved(model: Any, folder: Path) -> Path:
+def _saved(model: Any, folder: Path) -> Path:  # noqa: ANN401 - transformers' models are Any
     import torch
 
     model.to(torch.bfloat16).save_pretrained(folder)

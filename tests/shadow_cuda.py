@@ -1,7 +1,7 @@
 """Unsloth's CUDA branches on a machine without a GPU, for the dtypes they leave behind.
 
 `python -m tests.shadow_cuda PROFILE FOLDER OUT` boots a model through our loader as on that
-profile's card, before and after the adapter, and writes what `tests.broken_models.judged` says.
+profile's card, before and after the adapter, and writes what `tests.judge_models.judged` says.
 It stands in for the dtype half of a GPU boot: names, dtypes, packing, LoRA's places. Kernels,
 memory, devices and a forward pass are not shown by it. The one place that fakes a device.
 """
@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from app.profiles import GIB, PROFILES
-from tests.broken_models import judged, plan_for
+from tests.judge_models import judged, plan_for
 
 
 def fake_device(capability: tuple[int, int]) -> None:
@@ -38,7 +38,7 @@ def fake_device(capability: tuple[int, int]) -> None:
     }
     for name, answer in answers.items():
         setattr(torch.cuda, name, lambda *_, _answer=answer, **__: _answer)
-    torch._C._cuda_getCurrentRawStream = lambda _index: 0
+    torch._C._cuda_getCurrentRawStream = lambda device: 0  # noqa: ARG005 - its name there
 
 
 def fake_flags(capability: tuple[int, int]) -> None:

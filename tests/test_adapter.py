@@ -125,6 +125,13 @@ def test_an_adapter_that_missed_a_whole_kind_is_caught_where_no_layer_requires_i
     assert judged(replace(facts, pairs=(pair(attention), pair(experts))), plan()) == {}
 
 
+def test_experts_that_are_one_tensor_have_a_next_step_of_their_own() -> None:
+    attention = projection("model.layers.0.self_attn.q_proj", "language", "attention")
+    experts = projection("model.layers.0.mlp.experts.up_proj", "language", "experts")
+    facts = AdapterFacts((pair(attention),), (attention, replace(experts, fused=True)))
+    assert "CUDA only" in judged(facts, plan())["on_every_layer"].next_step
+
+
 def test_no_pair_at_all() -> None:
     assert set(judged(replace(adapted("language"), pairs=()), plan())) >= {"attached"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import os
 import re
@@ -173,8 +174,13 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llava": ("LlavaConfig", "LlavaForConditionalGeneration",
               {"text_config": SMALL, "vision_config": TOWER}),
 }  # fmt: skip
-FLAGS = [(False, True, True, True), (True, True, True, True), (False, True, False, True),
-         (False, True, True, False), (True, False, True, True), (True, False, True, False)]  # fmt: skip
+# Vision, language, attention, MLP.
+FLAGS = [
+    Asked(
+        vision=each[0] == "1", language=each[1] == "1", attention=each[2] == "1", mlp=each[3] == "1"
+    )
+    for each in ("0111", "1111", "0101", "0110", "1011", "1010")
+]
 
 
 def meta_model(family: str) -> Any:
@@ -196,11 +202,10 @@ def test_our_idea_of_a_model_agrees_with_unsloths_expression(family: str) -> Non
     from app.engine.adapter import projections
 
     found = projections(model)
-    for flags in FLAGS:
-        asked = Asked(*flags)
+    for asked in FLAGS:
         if asked.unmet((item.component, item.kind) for item in found):
             continue
-        expression = re.compile(get_peft_regex(model, *flags), flags=re.DOTALL)
+        expression = re.compile(get_peft_regex(model, *dataclasses.astuple(asked)), flags=re.DOTALL)
         hit = {item.name for item in found if expression.fullmatch(item.name)}
         assert {item.name for item in found if asked.requires(item)} <= hit, asked
         matched = [item for item in found if item.name in hit]

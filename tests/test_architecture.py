@@ -22,7 +22,7 @@ MODULES = sorted(APP.rglob("*.py"))
 CHECK_MODULES = sorted(path.stem for path in (APP / "checks").glob("*.py") if path.stem[0] != "_")
 HEAVY = {"torch", "unsloth", "unsloth_zoo", "transformers", "peft", "trl", "bitsandbytes"}
 
-LEAVES = {"outcome", "stages", "version", "config", "profiles"}
+LEAVES = {"streams", "outcome", "stages", "version", "config", "profiles"}
 # Everything a layer may import of the app, besides its own layer. Arrows go down only.
 BELOW = {
     "errors": {"outcome"},

@@ -147,6 +147,26 @@ def test_the_entry_point_runs_as_a_file_too(tmp_path: Path) -> None:
     assert "BOOT_HARDWARE" in done.stdout
 
 
+@pytest.mark.skipif(not NO_GPU, reason="this machine has a GPU")
+@pytest.mark.parametrize(
+    "redirection", [">&-", "2>&-", "<&-", "| true", "2>&1 | true", ">/dev/full", "2>/dev/full"]
+)
+def test_a_stream_that_takes_nothing_changes_neither_status_nor_report(
+    tmp_path: Path, redirection: str
+) -> None:
+    command = f'"$0" -m app.boot {redirection}; exit "${{PIPESTATUS[0]}}"'
+    done = subprocess.run(
+        ["bash", "-c", command, sys.executable],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "BOOT_HARDWARE": "v100"},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 69
+    report = json.loads((tmp_path / "reports" / "boot-report.json").read_text())
+    assert report["exit"]["code"] == 69
+
+
 def test_the_log_can_be_json_lines(tmp_path: Path) -> None:
     found = boot(
         tmp_path, {"BOOT_HARDWARE": "cpu", "BOOT_STOP_AFTER": "gpu", "BOOT_LOG_FORMAT": "json"}

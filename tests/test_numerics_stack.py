@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from app.checks.numerics import CHECKS, section
+from app.facts.adapter import Pair
 from app.facts.numerics import NumericsFacts
 from app.outcome import Fault, Status
 from app.plan import Plan
@@ -196,6 +197,27 @@ def test_one_gradient_that_is_no_number_is_named(llama: tuple[Any, Any, Plan]) -
     assert set(found) >= {"numerics.gradients_finite", "numerics.loss_finite"}
 
 
+@pytest.mark.parametrize(("n_bad", "n_skipped"), [(2, 2), (99, 8)])
+def test_the_scaler_may_look_for_its_scale_and_not_for_ever(
+    llama: tuple[Any, Any, Plan], n_bad: int, n_skipped: int
+) -> None:
+    """A step thrown away for its scale is part of float16 training; a ninth one is a fault."""
+    model, tokenizer, plan = llama
+    plan = replace(plan, profile=replace(plan.profile, compute_dtype="float16"))
+    from app.engine.adapter import lora_parameters
+
+    calls = iter(range(1000))
+
+    def overflow(gradient: Any) -> Any:
+        return gradient * float("inf") if next(calls) < n_bad else gradient
+
+    lora_parameters(model)["model.layers.1.mlp.up_proj"][1].register_hook(overflow)
+    facts = run(model, tokenizer, plan)
+    assert facts.steps is not None
+    assert (facts.steps.n_skipped, len(facts.steps.losses)) == (n_skipped, 3)
+    assert ("numerics.gradients_finite" in failing(CHECKS, facts, plan)) is (n_bad > n_skipped)
+
+
 def test_a_base_weight_that_moves_is_named_though_its_version_does_not(
     llama: tuple[Any, Any, Plan],
 ) -> None:
@@ -224,6 +246,32 @@ def test_an_adapter_that_is_not_zero_differs_from_its_base(llama: tuple[Any, Any
         lora_parameters(model)["model.layers.0.mlp.up_proj"][1].fill_(0.05)
     found = failing(CHECKS, run(model, tokenizer, plan), plan)
     assert set(found) == {"numerics.adapter_starts_at_zero"}
+
+
+def test_layers_that_attend_to_an_image_are_out_of_reach_without_one() -> None:
+    """Mllama passes whole layers over when there is no image."""
+    from app.engine.numerics import _inputs_of, _out_of_reach
+
+    names = ("layers.0.mlp.up_proj", "layers.1.cross_attn.q_proj", "layers.1.mlp.up_proj")
+    pairs = [
+        Pair(
+            name,
+            "language",
+            "mlp",
+            16,
+            32.0,
+            0.0,
+            "float32",
+            "float32",
+            (16, 4),
+            (4, 16),
+            b_zero=True,
+        )
+        for name in names
+    ]
+    assert _inputs_of(pairs) == {"language", "vision"}
+    assert set(_out_of_reach(pairs, ("text",))) == set(names[1:])
+    assert _out_of_reach(pairs, ("text", "image")) == {}
 
 
 def test_a_parameter_on_meta_ends_it_before_a_step(llama: tuple[Any, Any, Plan]) -> None:

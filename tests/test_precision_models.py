@@ -1,6 +1,6 @@
 """The precision contract on the real stack: what is healthy passes, what is broken is named.
 
-The models of `tests.broken_models` are judged in one child process, Unsloth's CUDA branches in one
+The models are judged in one child process (`tests.judge_models`), Unsloth's CUDA branches in one
 more for each card (`tests.shadow_cuda`).
 """
 
@@ -37,7 +37,7 @@ def child(module: str, *arguments: str, timeout: float = 300) -> None:
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     out = tmp_path_factory.mktemp("models") / "verdicts.json"
-    child("tests.broken_models", str(out))
+    child("tests.judge_models", str(out))
     found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
     return found
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.log import Log
 from app.outcome import Severity, Status
 from app.report import CheckRecord, Exit, Identity, Report, StageRecord, State, Verdict
-from app.verdict import MAX_LINE_BYTES, print_table, verdict_line
+from app.verdict import MAX_LINE_BYTES, verdict_line, verdict_table
 
 
 def a_report(reason: str = "the first check's reason", next_step: str = "do this") -> Report:
@@ -57,21 +57,24 @@ def test_a_short_line_is_not_cut() -> None:
     }
 
 
-def test_the_table_says_stage_status_seconds_and_finding(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    print_table(a_report(), "reports/boot-report.json")
-    out, err = capsys.readouterr()
-    assert not out
-    assert all(word in err for word in ("stage", "status", "seconds", "finding"))
-    assert "verdict fail, exit 69 NODE_UNFIT: the first check's reason" in err
-    assert err.splitlines()[-1] == "report: reports/boot-report.json"
+def test_the_table_says_stage_status_seconds_and_finding() -> None:
+    text = verdict_table(a_report(), "reports/boot-report.json")
+    assert all(word in text for word in ("stage", "status", "seconds", "finding"))
+    assert "verdict fail, exit 69 NODE_UNFIT: the first check's reason" in text
+    assert text.splitlines()[-1] == "report: reports/boot-report.json"
 
 
-def test_markup_in_a_finding_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_markup_in_a_finding_is_text() -> None:
     """rich reads `[red]` as a style and refuses `[/x]`; a finding can hold either."""
-    print_table(a_report("not [/a] tag"), "p")
-    assert "not [/a] tag" in capsys.readouterr().err
+    assert "not [/a] tag" in verdict_table(a_report("not [/a] tag"), "p")
+
+
+def test_the_table_is_drawn_in_the_characters_that_the_log_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A container without LANG has an ASCII log."""
+    monkeypatch.setattr("sys.stderr", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert verdict_table(a_report("na\u00efve"), "p").isascii()
 
 
 def a_record(status: Status) -> CheckRecord:

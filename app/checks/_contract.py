@@ -1,7 +1,7 @@
 """The precision contract: rules over a census that name whatever breaks them. Pure, no torch.
 
-Each rule returns offenders, and both the checks and the report's section read these rules, so they
-cannot disagree. `docs/design.md` has the table; numbers and dtypes come from the profile's fields.
+Checks and the report's section read the same rules, so they cannot disagree. The design has the
+table; dtypes come from the profile's fields.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from app.sections import Offender
 
 Rule = Callable[[Census, Plan], Iterator[Offender]]
 
-# bitsandbytes keeps scales and code books in float32 whatever the model computes in, and
-# peft and Unsloth both keep LoRA's matrices in it.
-_SCALES = "float32"
-_LORA = "float32"
+_SCALES = "float32"  # bitsandbytes keeps scales and code books in it, whatever is computed in
+_LORA = "float32"  # peft and Unsloth both keep it
 _STORAGE = "uint8"
 _WIDE = ("float64", "complex128")
 _NOWHERE = ("disk", "meta")  # accelerate's words in `hf_device_map`
-# Holds a quantised weight's numbers; as a parameter outside a packed layer nothing can read them.
-_BYTES = ("uint8", "int8")
+_BYTES = ("uint8", "int8")  # nothing can read them outside a packed layer
 
 
 def _floating(dtype: str) -> bool:
     return dtype.startswith(("float", "bfloat"))
 
 
+def _is_lora(tensor: TensorFacts) -> bool:
+    return tensor.category == "lora" and tensor.kind == "parameter"
+
+
 def _of(tensor: TensorFacts, expected: str) -> Offender:
-    kind = "" if tensor.kind == "parameter" else f" {tensor.kind}"
-    category = f"{tensor.category}{kind}" if tensor.kind == "buffer" else tensor.category
+    category = f"{tensor.category} buffer" if tensor.kind == "buffer" else tensor.category
     return Offender(name=tensor.name, category=category, expected=expected, actual=tensor.dtype)
 
 
@@ -63,7 +63,7 @@ def allowed_dtypes(census: Census, plan: Plan) -> Iterator[Offender]:
     """Other floating types (float8 and its like) are not in the profile's list either."""
     known = {*plan.profile.float_dtypes, *plan.profile.forbidden_dtypes, *_WIDE}
     for tensor in census.tensors:
-        if not _floating(tensor.dtype) or tensor.category in ("packed", "lora"):
+        if not _floating(tensor.dtype) or tensor.category == "packed" or _is_lora(tensor):
             continue
         if tensor.category == "quant_state":
             if tensor.dtype != _SCALES:
@@ -177,9 +177,7 @@ def quant_dtypes(census: Census, plan: Plan) -> Iterator[Offender]:
 def lora_dtypes(census: Census, _plan: Plan) -> Iterator[Offender]:
     """LoRA's matrices are float32 on every profile: an optimizer's steps vanish in 16 bits."""
     yield from (
-        _of(each, _LORA)
-        for each in census.tensors
-        if each.category == "lora" and each.kind == "parameter" and each.dtype != _LORA
+        _of(each, _LORA) for each in census.tensors if _is_lora(each) and each.dtype != _LORA
     )
 
 

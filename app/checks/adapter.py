@@ -16,6 +16,10 @@ from app.outcome import Fault, Finding, failed, passed, skipped
 from app.plan import Plan
 
 _FLAGS = "BOOT_FINETUNE_* (Unsloth's meaning of them: unsloth_zoo.peft_utils.get_peft_regex)"
+_FUSED_STEP = (
+    "these experts are one tensor per layer, which Unsloth adapts on CUDA only and without dropout:"
+    " set BOOT_FINETUNE_MLP_MODULES=false to rehearse the rest"
+)
 _LIBRARY_STEP = "check the versions of unsloth, unsloth_zoo and peft against the image's lock"
 
 
@@ -70,6 +74,7 @@ def on_every_layer(facts: AdapterFacts, plan: Plan) -> Finding:
     # Routed experts are required nowhere; asked for alone and without a pair, they are missing.
     places = {(item.component, item.kind) for item in facts.projections}
     bare = () if asked.unmet(places) else asked.unmet((p.component, p.kind) for p in facts.pairs)
+    fused = any(item.fused for item in facts.projections)
     if missing or twice or bare:
         reasons = (
             [f"{len(missing)} projections carry no pair: {listed(missing)}"] if missing else []
@@ -80,7 +85,7 @@ def on_every_layer(facts: AdapterFacts, plan: Plan) -> Finding:
             "; ".join(reasons),
             expected=f"a pair on each of {len(required)} projections",
             actual=f"{len(facts.pairs)} pairs",
-            next_step=_LIBRARY_STEP,
+            next_step=_FUSED_STEP if fused and bare and not missing else _LIBRARY_STEP,
         )
     return passed(f"a pair on each of {len(required)} projections")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
 
 from app.checks import Check
 from app.checks import _contract as contract
@@ -25,7 +26,7 @@ _IN_REASON = 3
 _WARNS = ("precision.config_dtypes",)
 
 
-def _judge(rule: Rule, good: str, next_step: str) -> Check[Census]:
+def _judge(rule: Rule, good: str | Callable[[Census], str], next_step: str) -> Check[Census]:
     """A check that fails with the rule's offenders, or says what is good."""
     name = f"precision.{rule.__name__}"
     severity = Severity.WARNING if name in _WARNS else Severity.CRITICAL
@@ -33,7 +34,7 @@ def _judge(rule: Rule, good: str, next_step: str) -> Check[Census]:
     def judge(census: Census, plan: Plan) -> Finding:
         found = list(rule(census, plan))
         if not found:
-            return passed(good)
+            return passed(good if isinstance(good, str) else good(census))
         say = warned if severity is Severity.WARNING else failed
         kinds = Counter(each.category for each in found)
         counted = ", ".join(f"{n} {category}" for category, n in kinds.items())
@@ -52,6 +53,13 @@ def _judge(rule: Rule, good: str, next_step: str) -> Check[Census]:
 
 def _named(offender: Offender) -> str:
     return f"{offender.name} ({offender.actual})"
+
+
+def _counted(census: Census) -> str:
+    """What the stage's one line in the verdict says when all is well."""
+    n_parameters, n_buffers = len(census.parameters), len(census.buffers)
+    packed = f"{len(census.packed)} layers in 4 bits" if census.packed else "nothing in 4 bits"
+    return f"{n_parameters} parameters and {n_buffers} buffers judged, {packed}"
 
 
 def observed(census: Census) -> ObservedPrecision:
@@ -114,7 +122,7 @@ _CHECKPOINT = "use a checkpoint that Unsloth packed, or set BOOT_LOAD_IN_4BIT to
 _PLACE = "free the device's memory, and let nothing offload or move parts of the model"
 
 CHECKS: tuple[Check[Census], ...] = (
-    _judge(contract.has_parameters, "the model has parameters", _CHECKPOINT),
+    _judge(contract.has_parameters, _counted, _CHECKPOINT),
     _judge(contract.forbidden_dtypes, "the forbidden 16-bit type is nowhere", _CAST),
     _judge(contract.wide_dtypes, "float64 is nowhere", _CAST),
     _judge(contract.allowed_dtypes, "no other floating type", _CAST),

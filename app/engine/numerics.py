@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from app.engine.adapter import gather, lora_parameters
+from app.engine.arithmetic import Arithmetic, arithmetic
 from app.engine.batch import Batch, make
 from app.engine.preserve import preserved
 from app.engine.weights import checksums, scan, to_host
@@ -28,15 +29,6 @@ from app.plan import Plan
 LEARNING_RATE = 2e-4
 # The scaler starts at 2^16 and halves: a healthy model is in range long before 2^8.
 _MAX_SKIPPED = 8
-
-
-@dataclass(frozen=True)
-class Arithmetic:
-    """How a step is computed. `autocast` None means none."""
-
-    autocast: torch.dtype | None
-    reason: str
-    scaler: bool = False
 
 
 @dataclass
@@ -72,22 +64,6 @@ def run(
         ) from error
 
 
-def arithmetic(model: Any, plan: Plan) -> Arithmetic:
-    """As the trainer of this profile computes.
-
-    Unsloth's trainer (2026.10.9, `models/rl.py`) follows `model._unsloth_forced_float32`: fp16,
-    bf16 and mixed precision off. Otherwise the compute dtype is autocast, float16 with a scaler.
-    """
-    dtype = plan.profile.compute_dtype
-    if dtype == "float32":
-        return Arithmetic(None, "float32 as it is")
-    if dtype == "float16" and getattr(model, "_unsloth_forced_float32", False):
-        return Arithmetic(None, "Unsloth's forced float32 path: no autocast, no scaler")
-    scaler = dtype == "float16"
-    reason = f"{dtype} autocast" + (" with a gradient scaler" if scaler else "")
-    return Arithmetic(getattr(torch, dtype), reason, scaler)
-
-
 def _try_steps(model: Any, tokenizer: Any, plan: Plan) -> StepFacts:
     """The measured part. Everything between the two clocks but the steps is overhead."""
     started = time.perf_counter()
@@ -96,6 +72,7 @@ def _try_steps(model: Any, tokenizer: Any, plan: Plan) -> StepFacts:
     trained = [matrix for pair in matrices.values() for matrix in pair]
     placed = gather(model).pairs
     batch = make(model, tokenizer, plan, _inputs_of(placed))
+    away = _out_of_reach(placed, batch.modalities)
     skip = frozenset(map(id, trained))
     record = _Record()
     with preserved(model, trained):
@@ -125,7 +102,9 @@ def _try_steps(model: Any, tokenizer: Any, plan: Plan) -> StepFacts:
         losses=tuple(record.losses),
         gradient_norms=tuple(record.norms),
         bad_gradients=tuple(dict.fromkeys(record.bad)),
-        pairs=tuple(_reached(pair, matrices[pair.name], record, batch) for pair in placed),
+        pairs=tuple(
+            _reached(pair, matrices[pair.name], record, away.get(pair.name, "")) for pair in placed
+        ),
         n_skipped=record.n_skipped,
         moved=tuple(name for name, total in after.items() if before.get(name) != total),
         n_watched=len(after),
@@ -232,15 +211,23 @@ def _total_norm(parameters: list[nn.Parameter]) -> float:
 
 
 def _reached(
-    pair: Pair, matrices: tuple[nn.Parameter, nn.Parameter], record: _Record, batch: Batch
+    pair: Pair, matrices: tuple[nn.Parameter, nn.Parameter], record: _Record, reason: str
 ) -> PairGradient:
-    """Whether the pair got gradients, and why it could not."""
     a, b = (id(matrix) in record.reached for matrix in matrices)
-    reason = ""
-    if pair.component == "audio" and "audio" not in batch.modalities:
-        reason = "the batch holds no audio"
-    elif pair.component in ("vision", "projector") and "image" not in batch.modalities:
-        reason = "the batch holds no image"
-    elif pair.kind == "experts":
-        reason = "the router decides which experts a batch reaches"
     return PairGradient(pair.name, a, b, reason)
+
+
+def _out_of_reach(pairs: Sequence[Pair], modalities: Sequence[str]) -> dict[str, str]:
+    """Pairs that the batch cannot reach, each with the reason."""
+    reasons = {}
+    crossing = tuple(p.name.partition("cross_attn.")[0] for p in pairs if ".cross_attn." in p.name)
+    for pair in pairs:
+        if pair.component == "audio" and "audio" not in modalities:
+            reasons[pair.name] = "the batch holds no audio"
+        elif pair.component in ("vision", "projector") and "image" not in modalities:
+            reasons[pair.name] = "the batch holds no image"
+        elif pair.name.startswith(crossing) and "image" not in modalities:
+            reasons[pair.name] = "the layer attends to an image, and the batch holds none"
+        elif pair.kind == "experts":
+            reasons[pair.name] = "the router decides which experts a batch reaches"
+    return reasons
