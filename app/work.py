@@ -88,7 +88,7 @@ class Work:
         return {"precision": precision.section(self._loaded, facts, self.plan)}
 
     def _numerics(self) -> NumericsFacts:
-        return numerics_engine.run(self._model, self._tokenizer, self.plan)
+        return numerics_engine.run(self._model, self._tokenizer, self.plan, self._checkpoint)
 
     def _numbers(self, facts: NumericsFacts) -> dict[str, Section]:
         return {"numerics": numerics.section(facts)}

@@ -4,7 +4,6 @@
 by hand on a CPU (`tests.shadow_cuda` shows that path's own). Each mutation changes one thing and
 leaves the first parameter as it was.
 """
-# ruff: noqa: ANN401 - transformers' models are Any here
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@
 reason]}}` as JSON; importing Unsloth takes about nine seconds, so it is done once for all. What is
 made for a GPU is judged with the V100's profile on the device `cpu`.
 """
-# ruff: noqa: ANN401 - transformers' models are Any here
 
 from __future__ import annotations
 

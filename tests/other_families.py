@@ -71,7 +71,7 @@ def qwen3_moe(folder: Path) -> Path:
     return _saved(Qwen3MoeForCausalLM(config), folder)
 
 
-def _saved(model: Any, folder: Path) -> Path:  # noqa: ANN401 - transformers' models are Any
+def _saved(model: Any, folder: Path) -> Path:
     import torch
 
     model.to(torch.bfloat16).save_pretrained(folder)

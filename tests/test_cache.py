@@ -49,7 +49,7 @@ def _direct(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
 
 
-def code_of(facts: CacheFacts, **plan: Any) -> ExitCode | None:  # noqa: ANN401
+def code_of(facts: CacheFacts, **plan: Any) -> ExitCode | None:
     """The exit code of the first check that blocks."""
     said = findings(CHECKS, facts, plan_for(**plan))
     for check in CHECKS:
@@ -58,7 +58,7 @@ def code_of(facts: CacheFacts, **plan: Any) -> ExitCode | None:  # noqa: ANN401
     return None
 
 
-def ask(tmp_path: Path, hub: Hub | None = None, **plan: Any) -> CacheFacts:  # noqa: ANN401
+def ask(tmp_path: Path, hub: Hub | None = None, **plan: Any) -> CacheFacts:
     """Resolve with a cache of its own; waits between attempts cost nothing."""
     environ = {"HOME": str(tmp_path), "HF_HUB_CACHE": str(tmp_path / "hub")}
     return resolve_model(

@@ -31,7 +31,7 @@ from tests.fakes_preflight import (
 )
 
 
-def judge(facts: CheckpointFacts, **plan: Any) -> dict[str, Finding]:  # noqa: ANN401
+def judge(facts: CheckpointFacts, **plan: Any) -> dict[str, Finding]:
     return findings(CHECKS, facts, plan_for("h100", **plan))
 
 
@@ -71,7 +71,7 @@ def truncated(files: dict[str, bytes]) -> dict[str, bytes]:
     return files | {first_shard(files): files[first_shard(files)][:-1]}
 
 
-def other_index(files: dict[str, bytes], weight_map: Any) -> dict[str, bytes]:  # noqa: ANN401
+def other_index(files: dict[str, bytes], weight_map: Any) -> dict[str, bytes]:
     text = json.dumps({"weight_map": weight_map}).encode()
     return without(files, "model.safetensors") | {"model.safetensors.index.json": text}
 
@@ -167,7 +167,7 @@ def test_two_quant_states_of_one_weight_are_one_too_many(tmp_path: Path) -> None
 def test_quantisation_must_be_what_the_boot_asks_for(
     tmp_path: Path,
     quantization: dict[str, Any] | None,
-    tensors: Any,  # noqa: ANN401
+    tensors: Any,
     four: bool,
     code: ExitCode | None,
 ) -> None:
@@ -195,7 +195,7 @@ def test_weights_that_the_config_names_come_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", ["../w.safetensors", "w.bin", "", 3])
-def test_a_config_that_names_other_weights_opens_nothing_else(tmp_path: Path, named: Any) -> None:  # noqa: ANN401
+def test_a_config_that_names_other_weights_opens_nothing_else(tmp_path: Path, named: Any) -> None:
     config = json.dumps({"model_type": "llama", "transformers_weights": named}).encode()
     facts = read_checkpoint(write_model(tmp_path, model_files() | {"config.json": config}))
     assert bool(facts.index_problem) == isinstance(named, str)

@@ -34,7 +34,7 @@ class OnlyParameters:
 
 
 @pytest.fixture
-def unsloth(monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: ANN401 - a double of a module
+def unsloth(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Doubles of unsloth and torch in `sys.modules`, for a CI runner that has neither."""
     torch = ModuleType("torch")
     torch.float16, torch.bfloat16 = "torch.float16", "torch.bfloat16"  # type: ignore[attr-defined]
@@ -45,7 +45,7 @@ def unsloth(monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: ANN401 - a double 
     return module
 
 
-def loads(unsloth: Any, model: object) -> tuple[object, object]:  # noqa: ANN401
+def loads(unsloth: Any, model: object) -> tuple[object, object]:
     tokenizer, adapted = object(), MagicMock()
     unsloth.FastModel.from_pretrained.return_value = (model, tokenizer)
     unsloth.FastModel.get_peft_model.return_value = adapted
@@ -53,7 +53,7 @@ def loads(unsloth: Any, model: object) -> tuple[object, object]:  # noqa: ANN401
 
 
 @pytest.mark.parametrize("hardware", ["v100", "h100"])
-def test_each_call_is_made_once_with_the_origins_arguments(unsloth: Any, hardware: Any) -> None:  # noqa: ANN401
+def test_each_call_is_made_once_with_the_origins_arguments(unsloth: Any, hardware: Any) -> None:
     expected = loads(unsloth, OnlyParameters(DTYPES[hardware]))
     assert app.boot_gemma(app.BootConfig(hardware=hardware)) == expected
     load, adapt = unsloth.FastModel.from_pretrained, unsloth.FastModel.get_peft_model
@@ -74,7 +74,7 @@ def test_each_call_is_made_once_with_the_origins_arguments(unsloth: Any, hardwar
     }
 
 
-def test_values_are_passed_through_as_given(unsloth: Any) -> None:  # noqa: ANN401
+def test_values_are_passed_through_as_given(unsloth: Any) -> None:
     loads(unsloth, OnlyParameters("torch.float16"))
     app.boot_gemma(
         app.BootConfig(base_model_id="my/model", max_seq_length=7, lora_r=3, lora_dropout=0.0)
@@ -100,8 +100,8 @@ def test_values_are_passed_through_as_given(unsloth: Any) -> None:  # noqa: ANN4
     ],
 )
 def test_slippage_raises_before_the_adapter(
-    unsloth: Any,  # noqa: ANN401
-    hardware: Any,  # noqa: ANN401
+    unsloth: Any,
+    hardware: Any,
     dtypes: list[str],
     error: type[AssertionError],
     words: list[str],
@@ -113,7 +113,7 @@ def test_slippage_raises_before_the_adapter(
     unsloth.FastModel.get_peft_model.assert_not_called()
 
 
-def test_a_mock_that_answers_everything_is_judged_by_its_parameters_alone(unsloth: Any) -> None:  # noqa: ANN401
+def test_a_mock_that_answers_everything_is_judged_by_its_parameters_alone(unsloth: Any) -> None:
     model = MagicMock()
     model.parameters = MagicMock(return_value=iter([Parameter(dtype="torch.float16")]))
     expected = loads(unsloth, model)
@@ -121,7 +121,7 @@ def test_a_mock_that_answers_everything_is_judged_by_its_parameters_alone(unslot
     model.parameters.assert_called_once()
 
 
-def test_other_hardware_is_refused_with_the_valid_names(unsloth: Any) -> None:  # noqa: ANN401
+def test_other_hardware_is_refused_with_the_valid_names(unsloth: Any) -> None:
     with pytest.raises(ValueError, match="v100, h100"):
         app.boot_gemma(app.BootConfig(hardware="cpu"))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="v100, h100"):

@@ -19,12 +19,12 @@ from tests.fakes_preflight import model_files, safetensors_bytes, write_model
 GOOD = safetensors_bytes({"a": ("F32", (2, 2)), "b": ("BF16", (3,)), "empty": ("F32", (0, 7))})
 
 
-def with_header(header: Any, data: bytes = b"") -> bytes:  # noqa: ANN401
+def with_header(header: Any, data: bytes = b"") -> bytes:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + data
 
 
-def entry(dtype: str = "U8", shape: Any = (4,), offsets: Any = (0, 4)) -> dict[str, Any]:  # noqa: ANN401
+def entry(dtype: str = "U8", shape: Any = (4,), offsets: Any = (0, 4)) -> dict[str, Any]:
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
 
 
@@ -132,8 +132,8 @@ def test_one_changed_or_missing_byte_is_no_crash(
 @given(JSON | st.binary(max_size=50), JSON | st.binary(max_size=50))
 def test_no_config_and_no_index_crash_the_reader(
     tmp_path_factory: pytest.TempPathFactory,
-    config: Any,  # noqa: ANN401
-    index: Any,  # noqa: ANN401
+    config: Any,
+    index: Any,
 ) -> None:
     folder = tmp_path_factory.getbasetemp() / "hostile"
     folder.mkdir(exist_ok=True)

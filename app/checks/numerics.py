@@ -222,7 +222,15 @@ def _or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+# The first one that passed is what the table shows of a stage that passed.
 CHECKS: tuple[Check[NumericsFacts], ...] = (
+    Check(
+        "numerics.loss_falls",
+        Fault.NUMERICS,
+        "training steps on one batch",
+        loss_falls,
+        Severity.WARNING,
+    ),
     Check("numerics.weights_finite", Fault.NUMERICS, "the scan of all weights", weights_finite),
     Check(
         "numerics.adapter_starts_at_zero",
@@ -237,13 +245,6 @@ CHECKS: tuple[Check[NumericsFacts], ...] = (
         Fault.PRECISION,
         "training steps",
         gradient_reaches_every_pair,
-    ),
-    Check(
-        "numerics.loss_falls",
-        Fault.NUMERICS,
-        "training steps on one batch",
-        loss_falls,
-        Severity.WARNING,
     ),
     # Software that writes into the base does so on every node; memory that changes by itself within
     # seconds does not pass the ECC checks of the gpu stage.

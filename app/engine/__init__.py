@@ -1,0 +1,1 @@
+"""The only place that imports torch or Unsloth: load, census, adapter, numbers."""
