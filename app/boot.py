@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
-
-if not __package__:  # run as a file: its folder's parent is the import root
-    sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 
 def main() -> int:
@@ -27,4 +23,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    # `-m` puts the working folder first on the path, a file as entry point its own: a `json.py`
+    # there would shadow. Until here nothing is imported that Python has not loaded by itself.
+    if not sys.flags.safe_path:
+        sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
     raise SystemExit(main())

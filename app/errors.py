@@ -5,6 +5,8 @@ A leaf: imports only `app.outcome`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from app.outcome import Fault, Finding, Status
 
 
@@ -35,3 +37,20 @@ class BootError(Exception):
         parts += [f"actual {found.actual}"] if found.actual else []
         parts += [f"next step: {found.next_step}"] if found.next_step else []
         return "; ".join(parts)
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The exception and everything behind it, outermost first, each once.
+
+    Unsloth, transformers and the hub's client all mask causes, some by `from`, some by raising
+    inside a handler.
+    """
+    seen: set[int] = set()
+    queue: list[BaseException | None] = [error]
+    while queue:
+        current = queue.pop(0)
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        queue += [current.__cause__, None if current.__suppress_context__ else current.__context__]

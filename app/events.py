@@ -10,65 +10,67 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from app.outcome import Status
 from app.plan import Plan
-from app.report import CheckRecord, StageRecord
+from app.report import CheckRecord
 from app.sections import Section
+from app.stages import WORKER_STAGES
 
-PROTOCOL = 1  # the `v` of every message
 MAX_LINE_BYTES = 4 * 1024 * 1024  # a census of a large model is some 100 kB
 
 
 class ProtocolError(ValueError):
-    """A line that is no event of this protocol."""
+    """A line that is no event of this protocol, or one out of turn."""
 
 
-class Order(Section):
-    """Supervisor to worker: `prepare` pins the environment and imports, `go` runs the stages."""
+class Message(Section):
+    """What every line holds; `v` is the protocol's version."""
 
     v: Literal[1] = 1
+
+
+class Order(Message):
+    """Supervisor to worker: `prepare` pins the environment and imports, `go` runs the stages."""
+
     kind: Literal["prepare", "go"]
     plan: Plan
     stop_after: str | None = None
 
 
-class StageStarted(Section):
+class StageStarted(Message):
     """A stage began."""
 
-    v: Literal[1] = 1
     kind: Literal["stage_started"] = "stage_started"
     name: str
-    started: str
 
 
-class CheckEnded(Section):
+class CheckEnded(Message):
     """A check ended."""
 
-    v: Literal[1] = 1
     kind: Literal["check_ended"] = "check_ended"
     record: CheckRecord
 
 
-class SectionKnown(Section):
+class SectionKnown(Message):
     """A section of the report, still to be validated against the report's model."""
 
-    v: Literal[1] = 1
     kind: Literal["section_known"] = "section_known"
-    name: Literal["software", "model", "precision", "adapter", "numerics"]
+    name: Literal["software", "precision", "adapter", "numerics"]
     data: dict[str, Any]
 
 
-class StageFinished(Section):
+class StageFinished(Message):
     """A stage ended."""
 
-    v: Literal[1] = 1
     kind: Literal["stage_finished"] = "stage_finished"
-    record: StageRecord
+    name: str
+    status: Status
+    finding: str
 
 
-class Ended(Section):
+class Ended(Message):
     """The worker ran what it was told to; its last event. `peak_bytes` is its resident peak."""
 
-    v: Literal[1] = 1
     kind: Literal["ended"] = "ended"
     peak_bytes: int
 
@@ -88,8 +90,7 @@ def decode(line: bytes) -> Event:
     try:
         return _EVENTS.validate_json(line)
     except ValidationError as error:
-        problem = error.errors(include_input=False, include_url=False)[0]["msg"]
-        raise ProtocolError(f"not an event of protocol {PROTOCOL}: {problem}") from error
+        raise ProtocolError(_problem("event", error)) from error
 
 
 def decode_order(line: bytes) -> Order:
@@ -97,5 +98,45 @@ def decode_order(line: bytes) -> Order:
     try:
         return Order.model_validate_json(line)
     except ValidationError as error:
-        problem = error.errors(include_input=False, include_url=False)[0]["msg"]
-        raise ProtocolError(f"not an order of protocol {PROTOCOL}: {problem}") from error
+        raise ProtocolError(_problem("order", error)) from error
+
+
+def _problem(what: str, error: ValidationError) -> str:
+    """What is wrong, without the line itself: what strays into a pipe may hold a secret."""
+    return f"no {what}: {error.errors(include_input=False, include_url=False)[0]['msg']}"
+
+
+class Turns:
+    """Sees that events come in the order of the stages, each stage whole.
+
+    A worker that says less than it was told to do must not be taken for one that did it.
+    """
+
+    def __init__(self, stop_after: str | None) -> None:
+        last = WORKER_STAGES.index(stop_after) + 1 if stop_after in WORKER_STAGES else None
+        self._left = list(WORKER_STAGES[:last])
+        self._in: str | None = None
+
+    def take(self, event: Event) -> None:
+        """Accept the event. Raises ProtocolError when it is not its turn."""
+        match event:
+            case StageStarted():
+                if self._in is not None or self._left[:1] != [event.name]:
+                    raise ProtocolError(f"stage {event.name[:40]!r} started out of turn")
+                self._in = self._left.pop(0)
+            case CheckEnded():
+                self._expect(event.record.stage, "a check")
+            case StageFinished():
+                self._expect(event.name, "an end")
+                self._in = None
+                self._left = [] if event.status.blocks else self._left
+            case SectionKnown():
+                if self._in is None:
+                    raise ProtocolError("a section outside of a stage")
+            case Ended():
+                if self._in is not None or self._left:
+                    raise ProtocolError(f"ended before {self._in or self._left[0]} did")
+
+    def _expect(self, name: str, what: str) -> None:
+        if name != self._in:
+            raise ProtocolError(f"{what} of stage {name[:40]!r} in stage {self._in or 'none'}")

@@ -6,7 +6,6 @@ may have been imported already.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,9 @@ def boot_gemma(config: BootConfig | None = None) -> tuple[Any, Any]:
 
     Returns the PEFT model and the tokenizer. Raises BF16SlippageError (v100) or FP16SlippageError
     (h100) before any adapter or optimizer exists, BootError with expected, actual and next step for
-    whatever else is not as asked, ValueError for hardware that is not in ALLOWED_HARDWARE.
+    whatever else is not as asked, ValueError for hardware that is not in ALLOWED_HARDWARE. What
+    would only warn in a report is a UserWarning. The environment that Unsloth was imported with
+    stays pinned; a call that fails without having imported it leaves the environment as it was.
     """
     config = config or BootConfig()
     if config.hardware not in ALLOWED_HARDWARE:
@@ -29,10 +30,11 @@ def boot_gemma(config: BootConfig | None = None) -> tuple[Any, Any]:
             f"hardware must be one of {', '.join(ALLOWED_HARDWARE)}: {config.hardware!r}"
         )
     plan = plan_of(config)
-    if unsloth_is_a_double():
-        from app.engine import double
+    from app.engine import double
 
-        return double.boot(plan)
+    why = double.why_double()
+    if why is not None:
+        return double.boot(plan, why)
     from app import inprocess
 
     return inprocess.boot(plan)
@@ -46,12 +48,3 @@ def plan_of(config: BootConfig) -> Plan:
         request=ModelRequest(**asked),
         report_dir=Path(),  # no report is written
     )
-
-
-def unsloth_is_a_double() -> bool:
-    """Whether tests have put something else in the place of Unsloth or of its loader."""
-    module = sys.modules.get("unsloth")
-    if module is None:
-        return False
-    loader = getattr(getattr(module, "FastModel", None), "from_pretrained", None)
-    return not str(getattr(loader, "__module__", "")).startswith("unsloth")

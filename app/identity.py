@@ -13,7 +13,7 @@ from typing import Any
 from app.report import Identity
 from app.version import __version__
 
-# Variables of schedulers worth keeping in the report; none of them can hold a secret.
+# Variables of schedulers worth keeping in the report.
 _SCHEDULER_VARIABLES = (
     "SLURM_JOB_ID",
     "SLURM_RESTART_COUNT",
@@ -48,5 +48,5 @@ def run_of(environ: Mapping[str, str]) -> dict[str, Any]:
     given = (environ.get(name, "") for name in _RUN_ID_VARIABLES)
     run_id = next((value for value in given if _NAME.fullmatch(value)), None)
     restarts = environ.get("SLURM_RESTART_COUNT", "")
-    attempt = 1 + int(restarts) if restarts.isascii() and restarts.isdigit() else 1
+    attempt = 1 + int(restarts) if re.fullmatch(r"[0-9]{1,6}", restarts) else 1
     return {"run_id": run_id, "attempt": attempt}

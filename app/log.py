@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Literal, TextIO
 
 from app.outcome import Status
+from app.redaction import Redactor
 from app.report import CheckRecord, Report, StageRecord
 from app.sections import printable
 from app.streams import put
@@ -18,16 +21,24 @@ from app.streams import put
 LogFormatT = Literal["text", "json"]
 
 
-class Log:
-    """Writes lines as they happen. `format` may change once the settings are known."""
+def log_format_of(environ: Mapping[str, str]) -> LogFormatT:
+    """The form of the log before the settings are judged: JSON only where it is asked for."""
+    return "json" if environ.get("BOOT_LOG_FORMAT") == "json" else "text"
 
-    def __init__(self, log_format: LogFormatT = "text", stream: TextIO | None = None) -> None:
+
+class Log:
+    """Writes lines as they happen, without secrets."""
+
+    def __init__(
+        self, log_format: LogFormatT, redactor: Redactor, stream: TextIO | None = None
+    ) -> None:
         self.format: LogFormatT = log_format
+        self._redactor = redactor
         self._stream = stream or sys.stderr
 
     def line(self, stage: str, text: str, **fields: str | float) -> None:
         """One line: where, what, and fields for machines."""
-        clean = " ".join(printable(text).split())
+        clean = " ".join(self._redactor.text(printable(text)).split())
         now = datetime.now(UTC)
         if self.format == "json":
             record = {"time": now.isoformat(timespec="milliseconds"), "stage": stage}
@@ -71,9 +82,15 @@ class Log:
             duration_s=record.duration_s,
         )
 
+    def traceback(self, stage: str, error: BaseException) -> None:
+        """Where an unforeseen exception came from, a line each."""
+        for part in traceback.format_exception(error):
+            for line in part.rstrip().splitlines():
+                self.line(stage, line, event="traceback")
+
     def lost_report(self, report: Report, why: str) -> None:
         """The last resort: the whole report as one line where it could not be written."""
-        self.line("report", f"cannot be written ({why}); it follows")
+        self.line("report", f"cannot be written ({why}); it follows", event="lost_report")
         self._put(report.model_dump_json())
 
     def _put(self, line: str) -> None:

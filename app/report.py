@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import Field
 
-from app.outcome import Fault, Severity, Status
+from app.outcome import Fault, Finding, Severity, Status
 from app.sections import Adapter, Model, Numerics, Precision, Section, Software
 
 SCHEMA_VERSION = "1.0"
@@ -35,7 +35,11 @@ class Verdict(StrEnum):
 
 
 class CheckRecord(Section):
-    """One check as it ended. `fault` is set where it failed or could not look."""
+    """One check as it ended. `fault` is set where it failed or could not look.
+
+    Precision is judged after `load` and again after `adapter`, so only stage and id together
+    name a record.
+    """
 
     stage: str
     id: str
@@ -48,6 +52,33 @@ class CheckRecord(Section):
     next_step: str = ""
     fault: Fault | None = None
     duration_ms: float = 0.0
+
+    @classmethod
+    def of(
+        cls,
+        stage: str,
+        check_id: str,
+        finding: Finding,
+        *,
+        fault: Fault = Fault.INTERNAL,
+        source: str = "",
+        severity: Severity = Severity.CRITICAL,
+        duration_ms: float = 0.0,
+    ) -> CheckRecord:
+        """A finding as a record; `fault` and `source` where the finding has none of its own."""
+        return cls(
+            stage=stage,
+            id=check_id,
+            status=finding.status,
+            severity=severity,
+            reason=finding.reason,
+            expected=finding.expected,
+            actual=finding.actual,
+            source=finding.source or source,
+            next_step=finding.next_step,
+            fault=(finding.fault or fault) if finding.status.blocks else None,
+            duration_ms=round(duration_ms, 3),
+        )
 
 
 class StageRecord(Section):
@@ -110,7 +141,7 @@ class Crash(Section):
     """How the worker or the boot itself died, where it did not end by a finding."""
 
     where: str  # stage
-    kind: str  # exception class, or `signal SIGSEGV`, or `exit 3`
+    kind: str  # `worker`, or the class of an exception in the supervisor
     text: str
     traceback: list[str] = Field(default_factory=list)
 

@@ -152,11 +152,11 @@ class Steps(Section):
 
 
 class Numerics(Section):
-    """What the device computes. Sections that no stage fills yet are None."""
+    """What the device computes. Sections that no stage fills yet can only be None."""
 
     weights: Weights | None = None
-    nf4: dict[str, str] | None = None
+    nf4: None = None
     steps: Steps | None = None
-    headroom: dict[str, str] | None = None
-    speed: dict[str, str] | None = None
-    fingerprint: dict[str, str] | None = None
+    headroom: None = None
+    speed: None = None
+    fingerprint: None = None

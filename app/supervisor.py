@@ -6,7 +6,6 @@ Never imports torch. Whatever happens in the worker, this process still writes t
 from __future__ import annotations
 
 import sys
-import time
 import traceback
 from collections.abc import Mapping, Sequence
 
@@ -16,11 +15,12 @@ from app.events import CheckEnded, Ended, Event, SectionKnown, StageFinished, St
 from app.identity import identity_of, run_of
 from app.image import Image, read_image
 from app.journal import Journal
-from app.log import Log
-from app.outcome import Fault, Finding, Severity, Status
-from app.pipeline import chain, now, run_stages, unexpected
+from app.log import Log, log_format_of
+from app.outcome import Fault, Finding, Status, failed, passed, unread
+from app.pipeline import chain, run_stages, unexpected
 from app.preflight import Preflight
-from app.report import CheckRecord, Crash, Memory, StageRecord
+from app.redaction import Redactor
+from app.report import CheckRecord, Crash, Memory
 from app.settings import BootSettings, SettingsError, load_settings, report_dir_of
 from app.stages import SUPERVISOR_STAGES, WORKER_STAGES
 from app.streams import put
@@ -29,7 +29,6 @@ from app.worker_process import WorkerDied, WorkerProcess
 
 _SECTIONS: dict[str, type[sections.Section]] = {
     "software": sections.Software,
-    "model": sections.Model,
     "precision": sections.Precision,
     "adapter": sections.Adapter,
     "numerics": sections.Numerics,
@@ -44,22 +43,24 @@ _NOT_ASKED = {
 
 def supervise(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """One boot from environment to exit status."""
-    log = Log()
-    journal = Journal(report_dir_of(environ), identity_of(environ), log)
+    redactor = Redactor(environ)
+    log = Log(log_format_of(environ), redactor)
+    journal = Journal(report_dir_of(environ), identity_of(environ), log, redactor)
+    journal.note(**run_of(environ))
     stopped_after: str | None = None
     try:
         settings = _settings_stage(arguments, environ, journal)
         if settings is not None:
-            stopped_after, log.format = settings.stop_after, settings.log_format
+            stopped_after = settings.stop_after
             if stopped_after != "settings":
                 _run(settings, environ, journal)
     except Exception as error:  # noqa: BLE001 - the boot's edge: a bug must not lose the report
-        put(sys.stderr, "".join(traceback.format_exception(error)))
+        journal.trouble(journal.current, error)
         journal.crashed(unexpected(error), _crash(journal.current, error))
     code = journal.close(stopped_after=stopped_after)
-    put(sys.stdout, verdict_line(journal.report, str(journal.path)) + "\n")
+    put(sys.stdout, verdict_line(journal.report, journal.path) + "\n")
     if log.format == "text":
-        put(sys.stderr, verdict_table(journal.report, str(journal.path)))
+        put(sys.stderr, verdict_table(journal.report, journal.path))
     return code
 
 
@@ -67,9 +68,7 @@ def _settings_stage(
     arguments: Sequence[str], environ: Mapping[str, str], journal: Journal
 ) -> BootSettings | None:
     """Judge command line, image file and settings together; None where any of them is wrong."""
-    began = time.monotonic()
-    journal.note(**run_of(environ))
-    journal.stage_started("settings", now())
+    journal.stage_started("settings")
     records = [_argument(argument) for argument in arguments]
     image: Image | None = None
     settings: BootSettings | None = None
@@ -77,58 +76,40 @@ def _settings_stage(
         image = read_image()
         settings = load_settings(environ, image=image)
     except SettingsError as error:
-        records += [_settings_record(p.name, p.finding) for p in error.problems]
+        records += [_record(problem.name, problem.finding) for problem in error.problems]
     except BootError as error:
-        records.append(_settings_record("image", error.finding))
+        records.append(_record("image", error.finding))
     if image is not None:
         journal.note(image=image.model_dump(mode="json"))
     if settings is not None:
         profile = settings.profile
         journal.note(settings=settings.public(), rehearsal=profile.rehearsal)
-        found = Finding(Status.PASS, f"profile {profile.name}: {profile.title}")
-        records.append(_settings_record("values", found))
+        records.append(_record("values", passed(f"profile {profile.name}: {profile.title}")))
     for record in records:
         journal.check(record)
-    bad = [record for record in records if record.status.blocks]
-    journal.stage_finished(
-        StageRecord(
-            name="settings",
-            status=Status.FAIL if bad else Status.PASS,
-            started=journal.started_of("settings"),
-            duration_s=round(time.monotonic() - began, 3),
-            finding="; ".join(record.reason for record in bad) or records[-1].reason,
-        )
-    )
+    bad = [record.reason for record in records if record.status.blocks]
+    status = Status.FAIL if bad else Status.PASS
+    journal.stage_finished("settings", status, "; ".join(bad) or records[-1].reason)
     return None if bad else settings
 
 
-def _settings_record(name: str, finding: Finding) -> CheckRecord:
-    return CheckRecord(
-        stage="settings",
-        id=f"settings.{name}",
-        status=finding.status,
-        severity=Severity.CRITICAL,
-        reason=finding.reason,
-        expected=finding.expected,
-        actual=finding.actual,
-        source=finding.source or "app/settings.py",
-        next_step=finding.next_step,
-        fault=(finding.fault or Fault.CONFIG) if finding.status.blocks else None,
+def _record(name: str, finding: Finding) -> CheckRecord:
+    return CheckRecord.of(
+        "settings", f"settings.{name}", finding, fault=Fault.CONFIG, source="app/settings.py"
     )
 
 
 def _argument(argument: str) -> CheckRecord:
-    return _settings_record(
-        "command_line",
-        Finding(
-            Status.FAIL,
-            f"unknown argument {argument[:80]!r}",
-            expected="no arguments, or --help",
-            actual=argument[:80],
-            next_step="settings are BOOT_* environment variables: see --help",
-            fault=Fault.USAGE,
-        ),
+    """Only its name is said: the value after `=` may be anything."""
+    name = argument.partition("=")[0][:80]
+    finding = failed(
+        f"unknown argument {name!r}",
+        expected="no arguments, or --help",
+        actual=name,
+        next_step="settings are BOOT_* environment variables: see --help",
+        fault=Fault.USAGE,
     )
+    return _record("command_line", finding)
 
 
 def _run(settings: BootSettings, environ: Mapping[str, str], journal: Journal) -> None:
@@ -155,35 +136,32 @@ def _run(settings: BootSettings, environ: Mapping[str, str], journal: Journal) -
 def _relay(worker: WorkerProcess, preflight: Preflight, journal: Journal, stop: str | None) -> None:
     """Let the worker go and note what it says; its death is a finding too."""
     # From here on the boot waits for the worker's imports, so here its first stage begins.
-    journal.stage_started(WORKER_STAGES[0], now())
+    journal.stage_started(WORKER_STAGES[0])
     try:
         for event in worker.run(preflight.plan, stop):
             _note(event, preflight, journal)
     except WorkerDied as death:
-        fault = Fault.NODE_UNFIT if preflight.plan.profile.needs_gpu else Fault.INTERNAL
-        finding = Finding(
-            Status.ERROR,
+        # A native crash with the device in use is the node's until shown otherwise.
+        on_device = death.by_signal and preflight.plan.profile.needs_gpu
+        finding = unread(
             f"the worker ended without a verdict: {death}",
-            expected="an `ended` event",
-            actual=str(death),
             next_step="read the worker's last lines in the log",
-            fault=fault if death.by_signal else Fault.INTERNAL,
+            fault=Fault.NODE_UNFIT if on_device else Fault.INTERNAL,
         )
-        crash = Crash(where=journal.current, kind=str(death), text=finding.reason)
-        journal.crashed(finding, crash)
+        journal.crashed(finding, Crash(where=journal.current, kind="worker", text=str(death)))
 
 
 def _note(event: Event, preflight: Preflight, journal: Journal) -> None:
     match event:
         case StageStarted():
             if event.name != journal.current:
-                journal.stage_started(event.name, event.started)
+                journal.stage_started(event.name)
         case CheckEnded():
             journal.check(event.record)
         case SectionKnown():
             journal.section(event.name, _SECTIONS[event.name].model_validate(event.data))
         case StageFinished():
-            journal.stage_finished(event.record)
+            journal.stage_finished(event.name, event.status, event.finding)
         case Ended():
             known = preflight.memory() or Memory()
             journal.note(memory=known.model_copy(update={"worker_peak_bytes": event.peak_bytes}))

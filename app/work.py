@@ -9,7 +9,6 @@ from app.engine import adapter as adapter_engine
 from app.engine import census, loader
 from app.engine import numerics as numerics_engine
 from app.engine import stack as stack_engine
-from app.errors import BootError
 from app.facts.adapter import AdapterFacts
 from app.facts.census import Census
 from app.facts.checkpoint import CheckpointFacts
@@ -25,9 +24,8 @@ from app.sections import Section
 class Work:
     """The session of the worker's stages: holds the model from `load` on."""
 
-    def __init__(self, plan: Plan, trouble: BootError | None) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self._trouble = trouble
         self._checkpoint: CheckpointFacts | None = None
         self._model: Any = None
         self._tokenizer: Any = None
@@ -36,7 +34,7 @@ class Work:
     def stages(self) -> tuple[Stage, ...]:
         """Stack to numerics, in the order of `app.stages`."""
         return (
-            Stage("stack", (Part(self._stack, stack.CHECKS, self._software),)),
+            Stage("stack", (Part(stack_engine.gather, stack.CHECKS, self._software),)),
             Stage("load", (Part(self._load, load.CHECKS),)),
             Stage("precision", (Part(self._census, precision.CHECKS, self._precision),)),
             Stage(
@@ -48,11 +46,6 @@ class Work:
             ),
             Stage("numerics", (Part(self._numerics, numerics.CHECKS, self._numbers),)),
         )
-
-    def _stack(self) -> StackFacts:
-        if self._trouble is not None:
-            raise self._trouble
-        return stack_engine.gather()
 
     def _software(self, facts: StackFacts) -> dict[str, Section]:
         return {"software": stack.section(facts)}

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from app.events import MAX_LINE_BYTES, Ended, Event, Order, ProtocolError, decode, encode
+from app.events import MAX_LINE_BYTES, Ended, Event, Order, ProtocolError, Turns, decode, encode
 from app.plan import Plan
 
 _APP_PARENT = Path(__file__).resolve().parent.parent
+_POLL_S = 0.5  # how soon a death is noticed whose pipe a child of the worker keeps open
+_GRACE_S = 5.0  # from the end of its pipe to the end of the worker
+_CHUNK_BYTES = 65536
 
 
 class WorkerDied(Exception):  # noqa: N818 - an event in the worker's life, told as one
-    """The worker's pipe closed before its last event, or it said something that is none."""
+    """The worker ended before its last event, or said something that is none."""
 
     def __init__(self, text: str, *, by_signal: bool) -> None:
         super().__init__(text)
@@ -27,27 +32,32 @@ class WorkerProcess:
     """A child running `app.worker`. What it prints goes to our standard error."""
 
     def __init__(self, plan: Plan, environ: Mapping[str, str]) -> None:
-        read_end, write_end = os.pipe()
+        self._events, write_end = os.pipe()
         path = os.pathsep.join(filter(None, (str(_APP_PARENT), environ.get("PYTHONPATH"))))
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "app.worker", str(write_end)],
+                # -P: what lies in the current folder must not shadow a module.
+                [sys.executable, "-P", "-m", "app.worker", str(write_end), str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=sys.stderr.fileno(),
                 pass_fds=(write_end,),
                 env={**environ, "PYTHONPATH": path},
             )
+        except OSError:
+            os.close(self._events)
+            raise
         finally:
             os.close(write_end)
-        self._events = os.fdopen(read_end, "rb")
         self._send(Order(kind="prepare", plan=plan))
 
     def run(self, plan: Plan, stop_after: str | None) -> Iterator[Event]:
         """Send "go" and yield events up to `Ended`. Raises WorkerDied when there is none."""
         self._send(Order(kind="go", plan=plan, stop_after=stop_after))
-        while line := self._events.readline(MAX_LINE_BYTES):
+        turns = Turns(stop_after)
+        for line in self._lines():
             try:
                 event = decode(line)
+                turns.take(event)
             except ProtocolError as error:
                 raise WorkerDied(str(error), by_signal=False) from error
             yield event
@@ -59,20 +69,58 @@ class WorkerProcess:
         """Kill the worker if it still runs, and reap it."""
         self._process.kill()
         self._process.wait()
-        self._events.close()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        os.close(self._events)
+
+    def _lines(self) -> Iterator[bytes]:
+        """Whole lines until the pipe or the worker ends.
+
+        A process that the worker has forked may hold the pipe open after it, so its end alone is
+        not waited for.
+        """
+        rest = b""
+        poll = select.poll()
+        poll.register(self._events, select.POLLIN)
+        while True:
+            gone = self._process.poll() is not None
+            if not poll.poll(0 if gone else _POLL_S * 1000):
+                if gone:
+                    return
+                continue
+            chunk = os.read(self._events, _CHUNK_BYTES)
+            if not chunk:
+                return
+            *lines, rest = (rest + chunk).split(b"\n")
+            if len(rest) > MAX_LINE_BYTES:
+                raise WorkerDied("a line without end on the event pipe", by_signal=False)
+            yield from lines
 
     def _death(self) -> WorkerDied:
-        code = self._process.wait()
+        deadline = time.monotonic() + _GRACE_S
+        while self._process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        code = self._process.poll()
+        if code is None:
+            return WorkerDied("it closed its event pipe and went on", by_signal=False)
         if code < 0:
-            return WorkerDied(f"signal {signal.Signals(-code).name}", by_signal=True)
+            return WorkerDied(f"signal {signal_name(-code)}", by_signal=True)
         return WorkerDied(f"exit {code}", by_signal=False)
 
     def _send(self, order: Order) -> None:
         """A worker that is gone is noticed at the other pipe's end."""
-        if self._process.stdin is None:
-            raise AssertionError("the worker was started with a pipe")
+        stdin = self._process.stdin
         try:
-            self._process.stdin.write(encode(order))
-            self._process.stdin.flush()
+            if stdin is not None:
+                stdin.write(encode(order))
+                stdin.flush()
         except BrokenPipeError:
             return
+
+
+def signal_name(number: int) -> str:
+    """`SIGSEGV`, or the number of one without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)

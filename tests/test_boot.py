@@ -18,6 +18,7 @@ from app.stages import STAGES
 from tests.tiny_models import Kind, tiny_model
 
 ROOT = Path(__file__).resolve().parent.parent
+SECRET = "hf_" + "aB3" * 12
 NO_GPU = not Path("/dev/nvidiactl").exists()
 
 
@@ -168,12 +169,70 @@ def test_a_stream_that_takes_nothing_changes_neither_status_nor_report(
 
 
 def test_the_log_can_be_json_lines(tmp_path: Path) -> None:
+    for settings in ({"BOOT_HARDWARE": "cpu", "BOOT_STOP_AFTER": "gpu"}, {"BOOT_HARDWRE": "cpu"}):
+        found = boot(tmp_path, {**settings, "BOOT_LOG_FORMAT": "json"})
+        stages = {json.loads(line)["stage"] for line in found.err.splitlines()}
+        assert "settings" in stages
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"BOOT_RUN_ID": SECRET},
+        {"BOOT_REPORT_DIR": f"reports-{SECRET}"},
+        {"BOOT_BASE_MODEL_ID": f"/models/{SECRET}", "BOOT_STOP_AFTER": "cache"},
+        {"POD_NAME": SECRET, "SLURM_JOB_ID": SECRET},
+        {"HF_HOME": f"/proc/{SECRET}"},
+    ],
+)
+def test_a_pasted_secret_is_in_no_output(tmp_path: Path, settings: dict[str, str]) -> None:
+    given = {"BOOT_HARDWARE": "cpu", "BOOT_STOP_AFTER": "gpu", "HF_TOKEN": SECRET, **settings}
+    for _ in range(2):  # the second boot names a file after the first one's report
+        found = boot(tmp_path, given)
+        assert SECRET not in found.out + found.err + json.dumps(found.report)
+    assert not [path for path in tmp_path.rglob("previous/*") if SECRET in path.name]
+
+
+def test_a_secret_on_the_command_line_is_in_no_output(tmp_path: Path) -> None:
+    found = boot(tmp_path, {"BOOT_HARDWARE": "cpu"}, f"--token={SECRET}")
+    agrees(found, 64)
+    assert SECRET not in found.out + found.err + json.dumps(found.report)
+
+
+@pytest.mark.stack
+def test_modules_in_the_working_folder_are_not_imported(tmp_path: Path) -> None:
+    for name in ("json", "random", "torch", "unsloth", "pydantic", "subprocess"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('shadow')")
+    settings = {"BOOT_HARDWARE": "cpu", "BOOT_STOP_AFTER": "stack"}
+    found = boot(tmp_path, {**settings, "BOOT_BASE_MODEL_ID": str(tiny_model("llama-nf4"))})
+    agrees(found, 0)
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize(
+    ("module", "code", "cause"),
+    [
+        ("unsloth", "raise AttributeError('version skew')", "version skew"),
+        ("unsloth", "this is no Python", "SyntaxError"),
+        ("unsloth", "raise SystemExit(0)", "SystemExit"),
+        ("torch", "raise ImportError('libcudart.so.13: cannot open')", "libcudart.so.13"),
+    ],
+)
+def test_an_import_that_fails_is_told_with_its_innermost_cause(
+    tmp_path: Path, module: str, code: str, cause: str
+) -> None:
+    shadow = tmp_path / "shadow"
+    shadow.mkdir()
+    (shadow / f"{module}.py").write_text(code)
+    path = f"{ROOT}:{shadow}"
+    model = tiny_model("llama-nf4")
     found = boot(
-        tmp_path, {"BOOT_HARDWARE": "cpu", "BOOT_STOP_AFTER": "gpu", "BOOT_LOG_FORMAT": "json"}
+        tmp_path,
+        {"BOOT_HARDWARE": "cpu", "PYTHONPATH": path, "BOOT_BASE_MODEL_ID": str(model)},
     )
-    after_settings = [line for line in found.err.splitlines() if line.startswith("{")]
-    assert {json.loads(line)["stage"] for line in after_settings} >= {"host", "gpu"}
-    assert "verdict pass" not in found.err
+    agrees(found, 70)
+    assert found.statuses["stack"] == "fail"
+    assert cause in found.report["exit"]["reason"]
 
 
 @pytest.mark.stack

@@ -12,11 +12,13 @@ from app.config import ModelRequest
 from app.events import (
     CheckEnded,
     Ended,
+    Event,
     Order,
     ProtocolError,
     SectionKnown,
     StageFinished,
     StageStarted,
+    Turns,
     decode,
     decode_order,
     encode,
@@ -24,7 +26,8 @@ from app.events import (
 from app.outcome import Severity, Status
 from app.plan import Plan, Resolved
 from app.profiles import PROFILES
-from app.report import CheckRecord, StageRecord
+from app.report import CheckRecord
+from app.stages import WORKER_STAGES
 
 RECORD = CheckRecord(
     stage="load", id="load.x", status=Status.PASS, severity=Severity.CRITICAL, reason="a\nb"
@@ -34,10 +37,10 @@ RECORD = CheckRecord(
 @pytest.mark.parametrize(
     "event",
     [
-        StageStarted(name="load", started="2026-01-01T00:00:00+00:00"),
+        StageStarted(name="load"),
         CheckEnded(record=RECORD),
         SectionKnown(name="software", data={"python": "3.11"}),
-        StageFinished(record=StageRecord(name="load", status=Status.WARN)),
+        StageFinished(name="load", status=Status.WARN, finding="a"),
         Ended(peak_bytes=1),
     ],
 )
@@ -75,3 +78,59 @@ def test_a_refused_line_is_not_echoed() -> None:
     with pytest.raises(ProtocolError) as caught:
         decode(b'{"kind": "ended", "v": 1, "peak_bytes": "hf_secret"}')
     assert "hf_secret" not in str(caught.value)
+
+
+def a_stage(name: str, status: Status = Status.PASS) -> list[Event]:
+    return [
+        StageStarted(name=name),
+        CheckEnded(record=RECORD.model_copy(update={"stage": name})),
+        StageFinished(name=name, status=status, finding=""),
+    ]
+
+
+def take(stop_after: str | None, events: list[Event]) -> None:
+    turns = Turns(stop_after)
+    for event in events:
+        turns.take(event)
+
+
+ALL = [event for name in WORKER_STAGES for event in a_stage(name)]
+END = Ended(peak_bytes=1)
+
+
+@pytest.mark.parametrize(
+    ("stop_after", "events"),
+    [
+        (None, [*ALL, END]),
+        ("job", [*ALL, END]),
+        ("stack", [*a_stage("stack"), END]),
+        (None, [*a_stage("stack"), *a_stage("load", Status.FAIL), END]),
+    ],
+)
+def test_a_worker_that_did_what_it_was_told_is_believed(
+    stop_after: str | None, events: list[Event]
+) -> None:
+    take(stop_after, events)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [END],
+        [*a_stage("stack"), END],
+        a_stage("load"),
+        a_stage("host"),
+        a_stage("no such stage"),
+        [*a_stage("stack"), *a_stage("stack")],
+        [StageStarted(name="stack"), StageStarted(name="load")],
+        [StageStarted(name="stack"), END],
+        [StageStarted(name="stack"), *a_stage("load")[1:]],
+        [StageFinished(name="stack", status=Status.PASS, finding="")],
+        [CheckEnded(record=RECORD)],
+        [SectionKnown(name="software", data={})],
+        [*a_stage("stack", Status.FAIL), *a_stage("load")],
+    ],
+)
+def test_a_worker_that_skips_or_repeats_is_not(events: list[Event]) -> None:
+    with pytest.raises(ProtocolError):
+        take(None, events)

@@ -12,14 +12,17 @@ from app.exits import ExitCode, exit_code
 from app.journal import Journal
 from app.log import Log
 from app.outcome import Fault, Finding, Severity, Status
-from app.report import CheckRecord, Crash, Identity, Report, StageRecord, State, Verdict
+from app.redaction import Redactor
+from app.report import CheckRecord, Crash, Identity, Report, State, Verdict
 from app.stages import STAGES
 
+SECRET = "sEcret-of-the-hub"
 IDENTITY = Identity(bootguard="0", hostname="node", pid=1, uid=2, python="3.11.7", platform="Linux")
 
 
 def a_journal(folder: Path, log: io.StringIO | None = None) -> Journal:
-    return Journal(folder, IDENTITY, Log(stream=log or io.StringIO()))
+    redactor = Redactor({"HF_TOKEN": SECRET}, None)
+    return Journal(folder, IDENTITY, Log("text", redactor, log or io.StringIO()), redactor)
 
 
 def a_check(status: Status, fault: Fault | None = None, reason: str = "why") -> CheckRecord:
@@ -35,18 +38,23 @@ def a_check(status: Status, fault: Fault | None = None, reason: str = "why") -> 
 
 
 def ended(journal: Journal, name: str, status: Status) -> None:
-    journal.stage_finished(StageRecord(name=name, status=status))
+    journal.stage_finished(name, status, "")
+
+
+def all_ended(journal: Journal) -> None:
+    for name in STAGES:
+        ended(journal, name, Status.PASS)
 
 
 def on_disk(journal: Journal) -> Report:
-    return Report.model_validate_json(journal.path.read_text())
+    return Report.model_validate_json(Path(journal.path).read_text())
 
 
 def test_a_killed_boot_leaves_the_stage_it_was_in(tmp_path: Path) -> None:
     journal = a_journal(tmp_path)
-    journal.stage_started("settings", "t0")
+    journal.stage_started("settings")
     ended(journal, "settings", Status.PASS)
-    journal.stage_started("host", "t1")
+    journal.stage_started("host")
     left = on_disk(journal)
     assert (left.state, left.verdict, left.exit) == (State.IN_PROGRESS, None, None)
     assert [s.name for s in left.stages if s.started and s.status is Status.NOT_RUN] == ["host"]
@@ -83,6 +91,7 @@ def test_the_most_decisive_failure_gives_reason_and_code(tmp_path: Path) -> None
 
 def test_warnings_exit_0(tmp_path: Path) -> None:
     journal = a_journal(tmp_path)
+    all_ended(journal)
     journal.check(a_check(Status.WARN))
     assert journal.close(stopped_after=None) is ExitCode.OK
     assert on_disk(journal).verdict is Verdict.WARN
@@ -115,6 +124,7 @@ def test_a_report_that_cannot_be_written_goes_to_the_log_and_changes_the_status(
     (tmp_path / "file").write_text("")
     log = io.StringIO()
     journal = a_journal(tmp_path / "file" / "reports", log)
+    all_ended(journal)
     assert journal.close(stopped_after=None) is ExitCode.CANTCREAT
     last = json.loads(log.getvalue().splitlines()[-1])
     assert last["exit"]["code"] == ExitCode.CANTCREAT
@@ -130,12 +140,51 @@ def test_wrong_settings_outweigh_a_report_that_cannot_be_written(tmp_path: Path)
 
 def test_a_death_is_an_error_of_the_stage_it_happened_in(tmp_path: Path) -> None:
     journal = a_journal(tmp_path)
-    journal.stage_started("load", "t0")
+    journal.stage_started("load")
     finding = Finding(Status.ERROR, "the worker died", fault=Fault.NODE_UNFIT)
-    journal.crashed(finding, Crash(where="load", kind="signal SIGSEGV", text="the worker died"))
+    journal.crashed(finding, Crash(where="load", kind="worker", text="signal SIGSEGV"))
     assert journal.blocked
     assert journal.close(stopped_after=None) is ExitCode.NODE_UNFIT
     report = on_disk(journal)
     assert report.crash is not None
-    assert report.crash.kind == "signal SIGSEGV"
+    assert report.crash.text == "signal SIGSEGV"
     assert [s.status for s in report.stages if s.name == "load"] == [Status.ERROR]
+
+
+def test_a_boot_whose_stages_did_not_run_is_not_ready(tmp_path: Path) -> None:
+    """Silence is no pass: found with a worker that said it had ended and nothing else."""
+    journal = a_journal(tmp_path)
+    ended(journal, "settings", Status.PASS)
+    assert journal.close(stopped_after=None) is ExitCode.INTERNAL
+    assert on_disk(journal).verdict is Verdict.FAIL
+    assert journal.report.checks[-1].id == "host.ended"
+
+
+def test_a_stage_that_failed_without_a_check_is_not_ready(tmp_path: Path) -> None:
+    journal = a_journal(tmp_path)
+    all_ended(journal)
+    ended(journal, "stack", Status.FAIL)
+    assert journal.close(stopped_after=None) is ExitCode.INTERNAL
+
+
+def test_a_death_between_two_stages_is_the_next_ones(tmp_path: Path) -> None:
+    journal = a_journal(tmp_path)
+    journal.stage_started("settings")
+    ended(journal, "settings", Status.PASS)
+    finding = Finding(Status.ERROR, "no process could be started", fault=Fault.INTERNAL)
+    journal.crashed(finding, Crash(where="settings", kind="OSError", text=""))
+    assert [s.status for s in journal.report.stages[:2]] == [Status.PASS, Status.ERROR]
+    assert journal.report.crash is not None
+    assert journal.report.crash.where == "host"
+
+
+def test_a_secret_is_in_no_output(tmp_path: Path) -> None:
+    log = io.StringIO()
+    journal = a_journal(tmp_path / SECRET, log)
+    journal.note(run_id=SECRET, settings={"report_dir": f"/x/{SECRET}"})
+    journal.check(a_check(Status.FAIL, Fault.CONFIG, f"BOOT_RUN_ID={SECRET}"))
+    journal.trouble("host", ValueError(SECRET))
+    journal.close(stopped_after=None)
+    written = (tmp_path / SECRET / "boot-report.json").read_text()
+    assert SECRET not in written + log.getvalue() + journal.path
+    assert "BOOT_RUN_ID=***" in written

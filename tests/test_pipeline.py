@@ -14,7 +14,7 @@ from app.outcome import Fault, Finding, Severity, Status, combine, failed, passe
 from app.pipeline import Part, Stage, chain, run_stage, run_stages
 from app.plan import Plan
 from app.profiles import CPU
-from app.report import CheckRecord, StageRecord
+from app.report import CheckRecord
 from app.sections import Section, Software
 
 PLAN = Plan(profile=CPU, request=ModelRequest(), report_dir=Path("reports"))
@@ -27,10 +27,10 @@ class Told:
         self.started: list[str] = []
         self.checks: list[CheckRecord] = []
         self.sections: dict[str, Section] = {}
-        self.finished: list[StageRecord] = []
+        self.finished: list[tuple[str, Status, str]] = []
+        self.troubles: list[tuple[str, BaseException]] = []
 
-    def stage_started(self, name: str, started: str) -> None:
-        assert started.endswith("+00:00")
+    def stage_started(self, name: str) -> None:
         self.started.append(name)
 
     def check(self, record: CheckRecord) -> None:
@@ -39,8 +39,11 @@ class Told:
     def section(self, name: str, section: Section) -> None:
         self.sections[name] = section
 
-    def stage_finished(self, record: StageRecord) -> None:
-        self.finished.append(record)
+    def stage_finished(self, name: str, status: Status, finding: str) -> None:
+        self.finished.append((name, status, finding))
+
+    def trouble(self, name: str, error: BaseException) -> None:
+        self.troubles.append((name, error))
 
 
 class Session:
@@ -87,7 +90,7 @@ def test_a_failure_carries_what_its_check_declares() -> None:
         "the test",
         Severity.CRITICAL,
     )
-    assert told.finished[0].finding == "broken"
+    assert told.finished == [("s", Status.FAIL, "broken")]
 
 
 def test_an_exception_keeps_its_type_text_and_innermost_cause() -> None:
@@ -97,6 +100,16 @@ def test_an_exception_keeps_its_type_text_and_innermost_cause() -> None:
     assert reason.startswith("ValueError: outer")
     assert "KeyError: 'inner'" in reason
     assert told.checks[0].fault is Fault.INTERNAL
+    assert [(name, str(error)) for name, error in told.troubles] == [("s", "outer")]
+
+
+def test_a_stage_shows_the_finding_that_decides_the_exit_status() -> None:
+    def wrong(_facts: str, _plan: Plan) -> Finding:
+        return failed("wrong", expected="", actual="", next_step="", fault=Fault.CONFIG)
+
+    told = Told()
+    run_stage(a_stage(a_check("a", explodes), a_check("b", wrong)), Session(), told)
+    assert told.finished == [("s", Status.ERROR, "wrong (+1 more)")]
 
 
 def test_checks_whose_facts_are_missing_are_not_run_and_not_passed() -> None:

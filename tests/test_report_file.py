@@ -33,26 +33,61 @@ def test_a_report_is_replaced_whole_and_leaves_no_temporary_file(tmp_path: Path)
     assert json.loads(file.path.read_text())["attempt"] == 2
 
 
+def kept(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "previous").iterdir())
+
+
 def test_an_earlier_report_is_kept(tmp_path: Path) -> None:
-    ReportFile(tmp_path).write(a_report(run_id="job 7/../x", attempt=3))
+    ReportFile(tmp_path).write(a_report(run_id="job 7/../\u7530", attempt=3))
     ReportFile(tmp_path).write(a_report(report_id="b" * 32))
-    (kept,) = (tmp_path / "previous").iterdir()
-    assert kept.name == f"boot-report.job_7____x-3-{'a' * 32}.json"
-    assert json.loads(kept.read_text())["attempt"] == 3
+    (name,) = kept(tmp_path)
+    assert name == f"boot-report.job_7_..__-3-{'a' * 32}.json"
+    assert json.loads((tmp_path / "previous" / name).read_text())["attempt"] == 3
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"run_id": 1}', "\udcff"])
+def test_two_boots_in_one_folder_lose_neither_report(tmp_path: Path) -> None:
+    """Whoever writes last stands in place; the other's last state is in `previous/`."""
+    one, two = ReportFile(tmp_path), ReportFile(tmp_path)
+    one.write(a_report(duration_s=1.0))
+    two.write(a_report(report_id="b" * 32))
+    one.write(a_report(duration_s=2.0, state="complete"))
+    two.write(a_report(report_id="b" * 32, state="complete"))
+    assert json.loads(one.path.read_text())["report_id"] == "b" * 32
+    earlier = tmp_path / "previous" / f"boot-report.run-1-{'a' * 32}.json"
+    assert json.loads(earlier.read_text())["state"] == "complete"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 200_000, '{"run_id": 1}', "\udcff", "\0" * 5000])
 def test_an_earlier_file_that_is_no_report_is_kept_too(tmp_path: Path, text: str) -> None:
     (tmp_path / REPORT_NAME).write_bytes(text.encode("utf-8", "surrogateescape"))
     ReportFile(tmp_path).write(a_report())
-    (kept,) = (tmp_path / "previous").iterdir()
-    assert kept.name.startswith("boot-report.unreadable-")
+    (name,) = kept(tmp_path)
+    assert name.startswith("boot-report.unreadable-")
+
+
+def test_what_is_no_file_is_moved_without_being_opened(tmp_path: Path) -> None:
+    """Opening a FIFO waits for a writer, and /dev/zero never ends."""
+    os.mkfifo(tmp_path / REPORT_NAME)
+    ReportFile(tmp_path).write(a_report())
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / REPORT_NAME).symlink_to("/dev/zero")
+    ReportFile(tmp_path / "links").write(a_report())
+    (tmp_path / "folders" / REPORT_NAME).mkdir(parents=True)
+    ReportFile(tmp_path / "folders").write(a_report())
+    assert len(kept(tmp_path)) == len(kept(tmp_path / "links")) == len(kept(tmp_path / "folders"))
+
+
+def test_an_earlier_report_is_kept_where_previous_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "previous").write_text("a file")
+    ReportFile(tmp_path).write(a_report())
+    ReportFile(tmp_path).write(a_report(report_id="b" * 32))
+    assert (tmp_path / f"previous.boot-report.run-1-{'a' * 32}.json").is_file()
 
 
 def test_a_failed_write_leaves_the_last_good_report(tmp_path: Path) -> None:
     file = ReportFile(tmp_path)
     file.write(a_report())
-    (tmp_path / f".{REPORT_NAME}.{os.getpid()}.tmp").mkdir()  # what a write needs is taken
+    (tmp_path / f".{REPORT_NAME}.{'a' * 32}.tmp").mkdir()  # what a write needs is taken
     with pytest.raises(OSError, match="directory"):
         file.write(a_report(attempt=9))
     assert json.loads(file.path.read_text())["attempt"] == 1

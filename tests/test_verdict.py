@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from app.log import Log
 from app.outcome import Severity, Status
+from app.redaction import Redactor
 from app.report import CheckRecord, Exit, Identity, Report, StageRecord, State, Verdict
 from app.verdict import MAX_LINE_BYTES, verdict_line, verdict_table
 
@@ -93,7 +94,7 @@ def a_record(status: Status) -> CheckRecord:
 
 def test_the_log_says_a_failure_in_one_line() -> None:
     stream = io.StringIO()
-    Log(stream=stream).check(a_record(Status.FAIL))
+    Log("text", Redactor({}, None), stream).check(a_record(Status.FAIL))
     (line,) = stream.getvalue().splitlines()
     assert line.endswith(
         "gpu        FAIL gpu.count: no GPU here; expected one; actual none; "
@@ -103,12 +104,12 @@ def test_the_log_says_a_failure_in_one_line() -> None:
 
 def test_the_log_can_be_json() -> None:
     stream = io.StringIO()
-    Log("json", stream).check(a_record(Status.WARN))
+    Log("json", Redactor({}, None), stream).check(a_record(Status.WARN))
     assert json.loads(stream.getvalue())["check"] == "gpu.count"
 
 
 def test_a_closed_log_does_not_end_a_boot() -> None:
     stream = io.StringIO()
-    log = Log(stream=stream)
+    log = Log("text", Redactor({}, None), stream)
     stream.close()
     log.line("gpu", "nobody listens")
