@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 import uuid
 from datetime import UTC, datetime
@@ -17,6 +18,11 @@ from app.report_file import ReportFile
 from app.sections import Section
 from app.stages import STAGES
 
+_SIGNAL_CODES = {
+    "SIGINT": (ExitCode.INTERRUPTED_INT,),
+    "SIGTERM": (ExitCode.INTERRUPTED_TERM,),
+}
+
 
 class Journal:
     """A sink of the pipeline that keeps the report. Used by the supervisor alone."""
@@ -28,14 +34,19 @@ class Journal:
         self._began = time.monotonic()
         self._stage_began = self._began
         self._stages = {name: StageRecord(name=name, status=Status.NOT_RUN) for name in STAGES}
+        self._lost = self._complained = False
+        self._signal = ""
         self._checks: list[CheckRecord] = []
         self._fields: dict[str, Any] = {}
         self.current = STAGES[0]
         self.report = Report(report_id=uuid.uuid4().hex, started=_now(), identity=identity)
 
     @property
-    def path(self) -> str:
-        """Where the report is, or would be: absolute, for readers in other folders."""
+    def path(self) -> str | None:
+        """Where the report is: absolute, for readers in other folders; None when it is not."""
+        return None if self._lost else self._place()
+
+    def _place(self) -> str:
         return self._redactor.text(str(self._file.path.absolute()))
 
     @property
@@ -99,6 +110,19 @@ class Journal:
         self.check(CheckRecord.of(where, f"{where}.crash", finding))
         self.stage_finished(where, Status.ERROR, finding.reason)
 
+    def interrupted(self, name: str) -> None:
+        """Note that a signal ends the boot."""
+        self._signal = name
+        self._log.line(self.current, f"{name} received: ending")
+
+    def worker_said(self, line: str) -> None:
+        """One line that the worker, or a library in it, has printed."""
+        self._log.line("worker", line, event="output")
+
+    def say(self, text: str) -> None:
+        """One line of progress, for steps that take long."""
+        self._log.line(self.current, text)
+
     def close(self, *, stopped_after: str | None) -> ExitCode:
         """Settle verdict and exit status, write the last time, and return the status.
 
@@ -109,6 +133,7 @@ class Journal:
         try:
             self._file.write(self.report)
         except OSError as error:
+            self._lost = True
             self._checks.append(self._unwritable(error))
             self._settle(stopped_after)
             self._log.lost_report(self.report, str(error))
@@ -121,7 +146,7 @@ class Journal:
         faults = [record.fault for record in self._checks if record.fault is not None]
         asked = STAGES[: STAGES.index(stopped_after) + 1] if stopped_after else STAGES
         lacking = [name for name in asked if not self.has_ended(name)]
-        if not faults and (lacking or self.blocked):
+        if not faults and not self._signal and (lacking or self.blocked):
             where = (lacking or [self.current])[0]
             lost = unread(
                 f"stage {where} has no result, and nothing says why",
@@ -129,33 +154,43 @@ class Journal:
             )
             self._checks.append(CheckRecord.of(where, f"{where}.ended", lost))
             faults = [Fault.INTERNAL]
-        code = worst(exit_code(fault) for fault in faults)
+        codes = [exit_code(fault) for fault in faults]
+        code = worst(codes or _SIGNAL_CODES.get(self._signal, ()))
         warned = any(record.status is Status.WARN for record in self._checks)
         good = Verdict.WARN if warned else Verdict.PASS
         self._explain_not_run(stopped_after)
         self._fields |= {
-            "state": State.COMPLETE,
+            "state": State.INTERRUPTED if self._signal else State.COMPLETE,
             "stopped_after": stopped_after if code is ExitCode.OK else None,
             "verdict": good if code is ExitCode.OK else Verdict.FAIL,
-            "exit": self._exit(code),
+            "exit": self._exit(code, stopped_after),
         }
         self._compose()
 
     def _explain_not_run(self, stopped_after: str | None) -> None:
         blocked = [record.name for record in self._stages.values() if record.status.blocks]
         why = f"BOOT_STOP_AFTER={stopped_after}" if stopped_after else ""
+        why = f"{self._signal} received" if self._signal else why
         why = f"stage {blocked[0]} did not pass" if blocked else why
         for name, record in self._stages.items():
             if record.status is Status.NOT_RUN:
                 self._stages[name] = record.model_copy(update={"finding": why})
 
-    def _exit(self, code: ExitCode) -> Exit:
+    def _exit(self, code: ExitCode, stopped_after: str | None) -> Exit:
         """The exit record: reason and next step of the first check that decided it."""
         deciding = [c for c in self._checks if c.fault and exit_code(c.fault) is code]
+        reason = ACTIONS[code].meaning
+        if deciding:
+            more = f" (+{len(deciding) - 1} more)" if len(deciding) > 1 else ""
+            reason = f"{deciding[0].reason}{more}"
+        elif code is ExitCode.OK and stopped_after:
+            reason = f"stopped after {stopped_after} as asked; nothing later was judged"
+        elif self._signal:
+            reason = f"{self._signal} received in stage {self.current}"
         return Exit(
             code=code,
             name=code.name,
-            reason=deciding[0].reason if deciding else ACTIONS[code].meaning,
+            reason=reason,
             retry=ACTIONS[code].retry,
             next_step=deciding[0].next_step if deciding else "",
             process_code=code,
@@ -163,10 +198,12 @@ class Journal:
 
     def _unwritable(self, error: OSError) -> CheckRecord:
         finding = failed(
-            f"the report cannot be written to {self.path}: {error}",
+            f"the report cannot be written to {self._place()}: {error}",
             expected="a writable folder with room for the report",
             actual=f"{type(error).__name__} errno {error.errno}",
-            next_step="mount a writable volume there, or point BOOT_REPORT_DIR at one",
+            next_step="make room there, or point BOOT_REPORT_DIR at another volume"
+            if error.errno in (errno.ENOSPC, errno.EDQUOT)
+            else "mount a writable volume there, or point BOOT_REPORT_DIR at one",
             fault=Fault.REPORT_UNWRITABLE,
         )
         return CheckRecord.of(
@@ -194,7 +231,9 @@ class Journal:
         try:
             self._file.write(self.report)
         except OSError as error:
-            self._log.line("report", f"not written: {error}")
+            if not self._complained:
+                self._log.line("report", f"not written: {error}")
+            self._complained = True
 
 
 def _now() -> str:

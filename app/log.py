@@ -36,7 +36,7 @@ class Log:
         self._redactor = redactor
         self._stream = stream or sys.stderr
 
-    def line(self, stage: str, text: str, **fields: str | float) -> None:
+    def line(self, stage: str, text: str, **fields: str | float | None) -> None:
         """One line: where, what, and fields for machines."""
         clean = " ".join(self._redactor.text(printable(text)).split())
         now = datetime.now(UTC)
@@ -54,22 +54,13 @@ class Log:
         """Checks that passed are in the report; the others are said at once."""
         if record.status in (Status.PASS, Status.NOT_RUN):
             return
-        detail = "".join(
-            f"; {label} {value}"
-            for label, value in (
-                ("expected", record.expected),
-                ("actual", record.actual),
-                ("from", record.source),
-                ("next step:", record.next_step),
-            )
-            if value and record.status is not Status.SKIP
-        )
+        step = f"; next step: {record.next_step}" if record.next_step else ""
+        fields = record.model_dump(mode="json", exclude={"stage", "duration_ms"})
         self.line(
             record.stage,
-            f"{record.status.upper()} {record.id}: {record.reason}{detail}",
+            f"{record.status.upper()} {record.id}: {record.reason}{step}",
             event="check",
-            check=record.id,
-            status=record.status.value,
+            **{name: self._redactor.data(value) for name, value in fields.items()},
         )
 
     def stage_finished(self, record: StageRecord) -> None:

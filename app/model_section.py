@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from app.facts.cache import CacheFacts
-from app.facts.checkpoint import CheckpointFacts, printable
+from app.facts.checkpoint import CheckpointFacts
+from app.facts.words import one_line
 from app.plan import Plan
 from app.sections import Model
 
@@ -19,14 +20,14 @@ def model_section(plan: Plan, cache: CacheFacts, checkpoint: CheckpointFacts) ->
         revision=cache.revision,
         reason=cache.reason,
         folder=str(checkpoint.folder),
-        model_type=printable(str(checkpoint.config.get("model_type", ""))),
-        architecture=printable(str(first)),
+        model_type=one_line(str(checkpoint.config.get("model_type", ""))),
+        architecture=one_line(str(first)),
         n_shards=len(checkpoint.shards),
         n_bytes=sum(shard.n_bytes for shard in checkpoint.shards),
         n_tensors=len(checkpoint.tensors),
         n_packed=len(checkpoint.packed),
         quantization={
-            printable(str(key)): printable(value) if isinstance(value, str) else value
+            one_line(str(key)): one_line(value) if isinstance(value, str) else value
             for key, value in quantised.items()
             if isinstance(value, str | bool | int)
         },

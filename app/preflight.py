@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,10 +26,13 @@ from app.settings import BootSettings
 class Preflight:
     """The session of the supervisor's stages: `plan` knows the model once it is resolved."""
 
-    def __init__(self, settings: BootSettings, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, settings: BootSettings, environ: Mapping[str, str], say: Callable[[str], None]
+    ) -> None:
         self.plan: Plan = settings.plan()
         self._token = settings.hf_token
         self._environ = environ
+        self._say = say
         self._host: HostFacts | None = None
         self._gpu: GpuFacts | None = None
         self._cache: CacheFacts | None = None
@@ -75,6 +78,7 @@ class Preflight:
 
     def _resolve(self) -> CacheFacts:
         token = self._token.get_secret_value() if self._token else None
+        self._say(f"resolving {self.plan.request.base_model_id} (a first time takes a while)")
         self._cache = resolve_model(self.plan, self._environ, token=token)
         self.plan = replace(self.plan, resolved=self._cache.resolved)
         return self._cache

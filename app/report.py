@@ -143,7 +143,7 @@ class Crash(Section):
     where: str  # stage
     kind: str  # `worker`, or the class of an exception in the supervisor
     text: str
-    traceback: list[str] = Field(default_factory=list)
+    traceback: list[str] = Field(default_factory=list)  # or the worker's last lines
 
 
 class Report(Section):

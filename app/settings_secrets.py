@@ -1,6 +1,6 @@
 """Settings that come as files: Docker and Kubernetes mount each secret as a file of its name.
 
-A leaf: imports only `app.settings_errors`.
+A leaf: imports only `app.settings_errors` and the reader of files.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from app.probes.files import read_bytes
 from app.settings_errors import Problem
 
 SECRETS_DIR = Path("/run/secrets")
@@ -45,8 +46,7 @@ def read_secret_files(folder: Path | None, known: Collection[str]) -> SecretFile
         if variable not in known:
             continue
         try:
-            with (folder / name).open("rb") as file:
-                content = file.read(_LARGEST)
+            content, _ = read_bytes(folder / name, _LARGEST)
             text = content.decode()
         except (OSError, UnicodeDecodeError) as error:
             found.problems.append(_unreadable(str(folder / name), error))
@@ -56,7 +56,7 @@ def read_secret_files(folder: Path | None, known: Collection[str]) -> SecretFile
 
 
 def _unreadable(path: str, error: Exception) -> Problem:
-    why = error.strerror if isinstance(error, OSError) else "no UTF-8 text"
+    why = error.strerror or str(error) if isinstance(error, OSError) else "no UTF-8 text"
     return Problem(path, "readable by this user", f"{type(error).__name__} ({why})", "")
 
 

@@ -19,9 +19,11 @@ from app.log import Log, log_format_of
 from app.outcome import Fault, Finding, Status, failed, passed, unread
 from app.pipeline import chain, run_stages, unexpected
 from app.preflight import Preflight
+from app.profiles import PROFILES
 from app.redaction import Redactor
 from app.report import CheckRecord, Crash, Memory
 from app.settings import BootSettings, SettingsError, load_settings, report_dir_of
+from app.signals import Interrupted, interruptible
 from app.stages import SUPERVISOR_STAGES, WORKER_STAGES
 from app.streams import put
 from app.verdict import verdict_line, verdict_table
@@ -49,11 +51,14 @@ def supervise(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     journal.note(**run_of(environ))
     stopped_after: str | None = None
     try:
+        interruptible()
         settings = _settings_stage(arguments, environ, journal)
         if settings is not None:
             stopped_after = settings.stop_after
             if stopped_after != "settings":
                 _run(settings, environ, journal)
+    except Interrupted as signal:
+        journal.interrupted(signal.name)
     except Exception as error:  # noqa: BLE001 - the boot's edge: a bug must not lose the report
         journal.trouble(journal.current, error)
         journal.crashed(unexpected(error), _crash(journal.current, error))
@@ -69,6 +74,9 @@ def _settings_stage(
 ) -> BootSettings | None:
     """Judge command line, image file and settings together; None where any of them is wrong."""
     journal.stage_started("settings")
+    # Before anything is judged: also a rehearsal whose settings are wrong says that it is one.
+    named = PROFILES.get(environ.get("BOOT_HARDWARE", ""))
+    journal.note(rehearsal=named is not None and named.rehearsal)
     records = [_argument(argument) for argument in arguments]
     image: Image | None = None
     settings: BootSettings | None = None
@@ -114,9 +122,11 @@ def _argument(argument: str) -> CheckRecord:
 
 def _run(settings: BootSettings, environ: Mapping[str, str], journal: Journal) -> None:
     """Everything after the settings. The worker imports while preflight runs."""
-    preflight = Preflight(settings, environ)
+    preflight = Preflight(settings, environ, journal.say)
     stop = settings.stop_after
-    worker = None if stop in SUPERVISOR_STAGES else WorkerProcess(preflight.plan, environ)
+    worker = None
+    if stop not in SUPERVISOR_STAGES:
+        worker = WorkerProcess(preflight.plan, environ, journal.worker_said)
     try:
         go_on = run_stages(preflight.stages(), preflight, journal, stop_after=stop)
         journal.note(gpus=preflight.gpus(), memory=preflight.memory())
@@ -137,6 +147,7 @@ def _relay(worker: WorkerProcess, preflight: Preflight, journal: Journal, stop: 
     """Let the worker go and note what it says; its death is a finding too."""
     # From here on the boot waits for the worker's imports, so here its first stage begins.
     journal.stage_started(WORKER_STAGES[0])
+    journal.say("importing torch and Unsloth (10 s, or a minute the first time)")
     try:
         for event in worker.run(preflight.plan, stop):
             _note(event, preflight, journal)
@@ -145,10 +156,12 @@ def _relay(worker: WorkerProcess, preflight: Preflight, journal: Journal, stop: 
         on_device = death.by_signal and preflight.plan.profile.needs_gpu
         finding = unread(
             f"the worker ended without a verdict: {death}",
-            next_step="read the worker's last lines in the log",
+            next_step="read the worker's last lines, in the report's `crash`",
             fault=Fault.NODE_UNFIT if on_device else Fault.INTERNAL,
         )
-        journal.crashed(finding, Crash(where=journal.current, kind="worker", text=str(death)))
+        last = worker.last_lines()
+        crash = Crash(where=journal.current, kind="worker", text=str(death), traceback=last)
+        journal.crashed(finding, crash)
 
 
 def _note(event: Event, preflight: Preflight, journal: Journal) -> None:

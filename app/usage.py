@@ -88,7 +88,7 @@ def usage_text() -> str:
         ["", "Exit status:"],
         _exits(),
     )
-    return "\n".join(line for part in parts for line in part)
+    return "\n".join(line for part in parts for line in part) + "\n"
 
 
 def settings_table_markdown() -> str:

@@ -22,12 +22,12 @@ _STYLES = {
 }
 
 
-def verdict_line(report: Report, path: str) -> str:
+def verdict_line(report: Report, path: str | None) -> str:
     """One JSON object of at most 900 bytes: verdict, exit status, reason, next step, report."""
     if report.exit is None or report.verdict is None:
         raise AssertionError("only a settled report has a verdict")
     line = {
-        "bootguard": report.schema_version,
+        "bootguard": report.identity.bootguard,
         "verdict": report.verdict.value,
         "rehearsal": report.rehearsal,
         "exit": int(report.exit.code),
@@ -40,13 +40,13 @@ def verdict_line(report: Report, path: str) -> str:
         excess = len(json.dumps(line)) - MAX_LINE_BYTES
         if excess <= 0:
             break
-        text = str(line[field])
+        text = str(line[field] or "")
         # Each character takes up to six bytes once escaped: cut by the worst case.
         line[field] = text[: max(0, len(text) - excess - 8)] + "..."
     return json.dumps(line)
 
 
-def verdict_table(report: Report, path: str) -> str:
+def verdict_table(report: Report, path: str | None) -> str:
     """Stage, status, seconds and finding, then the verdict; coloured for a terminal."""
     # rich takes 80 ms to import and only this needs it.
     from rich.console import Console
@@ -77,7 +77,8 @@ def verdict_table(report: Report, path: str) -> str:
         f"{report.exit.name}: {report.exit.reason}"
     )
     step = [f"next step: {report.exit.next_step}"] if report.exit.next_step else []
-    for line in (verdict, *step, f"report: {path}"):
+    where = path or "not written to a file; it stands in the log above"
+    for line in (verdict, *step, f"report: {where}"):
         console.print(Text(line), soft_wrap=True)
     page.seek(0)
     return page.read()

@@ -90,6 +90,8 @@ def main() -> None:
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     if not die_with(parent):
         return
+    # A terminal sends INT to both; the supervisor decides what becomes of it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.set_inheritable(descriptor, False)  # noqa: FBT003 - what the stack forks must not hold it
     sink = PipeSink(os.fdopen(descriptor, "wb"))
     order = next_order()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import select
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from app.events import MAX_LINE_BYTES, Ended, Event, Order, ProtocolError, Turns, decode, encode
@@ -18,6 +22,9 @@ _APP_PARENT = Path(__file__).resolve().parent.parent
 _POLL_S = 0.5  # how soon a death is noticed whose pipe a child of the worker keeps open
 _GRACE_S = 5.0  # from the end of its pipe to the end of the worker
 _CHUNK_BYTES = 65536
+_KEPT_LINES = 50
+_LONGEST_LINE = 2000
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # colours and cursor moves
 
 
 class WorkerDied(Exception):  # noqa: N818 - an event in the worker's life, told as one
@@ -29,9 +36,12 @@ class WorkerDied(Exception):  # noqa: N818 - an event in the worker's life, told
 
 
 class WorkerProcess:
-    """A child running `app.worker`. What it prints goes to our standard error."""
+    """A child running `app.worker`. What it prints goes to `said`, line by line.
 
-    def __init__(self, plan: Plan, environ: Mapping[str, str]) -> None:
+    It never writes to our own standard error: a reader that goes away would kill it.
+    """
+
+    def __init__(self, plan: Plan, environ: Mapping[str, str], said: Callable[[str], None]) -> None:
         self._events, write_end = os.pipe()
         path = os.pathsep.join(filter(None, (str(_APP_PARENT), environ.get("PYTHONPATH"))))
         try:
@@ -39,7 +49,8 @@ class WorkerProcess:
                 # -P: what lies in the current folder must not shadow a module.
                 [sys.executable, "-P", "-m", "app.worker", str(write_end), str(os.getpid())],
                 stdin=subprocess.PIPE,
-                stdout=sys.stderr.fileno(),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
                 pass_fds=(write_end,),
                 env={**environ, "PYTHONPATH": path},
             )
@@ -48,6 +59,10 @@ class WorkerProcess:
             raise
         finally:
             os.close(write_end)
+        self._last: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._said = said
+        self._reader = threading.Thread(target=self._read_output, daemon=True)
+        self._reader.start()
         self._send(Order(kind="prepare", plan=plan))
 
     def run(self, plan: Plan, stop_after: str | None) -> Iterator[Event]:
@@ -65,13 +80,32 @@ class WorkerProcess:
                 return
         raise self._death()
 
+    def last_lines(self) -> list[str]:
+        """The last lines that the worker printed."""
+        self._reader.join(_POLL_S)
+        return list(self._last)
+
     def end(self) -> None:
         """Kill the worker if it still runs, and reap it."""
         self._process.kill()
         self._process.wait()
+        self._reader.join(_POLL_S)  # longer only where a child of the worker holds the pipe
         if self._process.stdin is not None:
             self._process.stdin.close()
         os.close(self._events)
+
+    def _read_output(self) -> None:
+        """Pass on what the worker prints; a progress bar's carriage returns end lines too."""
+        output = self._process.stdout
+        if output is None:
+            return
+        with output:
+            text = io.TextIOWrapper(output, encoding="utf-8", errors="replace", newline=None)
+            for line in text:
+                clean = _ESCAPES.sub("", line).rstrip()
+                if clean:
+                    self._last.append(clean[:_LONGEST_LINE])
+                    self._said(clean[:_LONGEST_LINE])
 
     def _lines(self) -> Iterator[bytes]:
         """Whole lines until the pipe or the worker ends.

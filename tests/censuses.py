@@ -53,15 +53,12 @@ def healthy(profile: Profile) -> Census:
             tensor(profile, "model.bn.num_batches_tracked", "int64", kind="buffer"),
         ),
         packed=(layer(profile),),
-        fates=(
-            PackedFate(f"{LAYER}.weight", f"{LAYER}.weight", "linear4bit", nested=True,
-                       projection=True),
-        ),
+        fates=(PackedFate(f"{LAYER}.weight", "linear4bit", nested=True, projection=True),),
         checkpoint_packs=True,
         model_dtype=profile.compute_dtype,
         families=("llama",),
         force_float32=("gemma3n", "gemma3,"),
-    )  # fmt: skip
+    )
 
 
 def broken(census: Census, plan: Plan) -> dict[str, str]:

@@ -10,7 +10,7 @@ import ipaddress
 import os
 import socket
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -105,6 +105,15 @@ def pytest_runtest_call() -> Generator[None, object, object]:
     if GUARD.broken:
         pytest.fail("; ".join(GUARD.broken))
     return result
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _environment_is_put_back() -> Iterator[None]:
+    """Undo what a module's tests and libraries set: the engine pins variables, Unsloth too."""
+    kept = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(kept)
 
 
 @pytest.fixture(autouse=True)

@@ -199,7 +199,7 @@ static long env(const char *name, long other) {
 int cuDriverGetVersion(int *version) { *version = env("FAKE_CUDA_VERSION", 13000); return 0; }
 int cuInit(unsigned flags) {
     if (env("FAKE_HANG", 0)) for (;;) pause();
-    if (env("FAKE_CRASH", 0)) raise(SIGSEGV);
+    if (env("FAKE_CRASH", 0)) raise(env("FAKE_CRASH", 0));
     return env("FAKE_INIT", 0);
 }
 int cuDeviceGetCount(int *count) { *count = env("FAKE_COUNT", 1); return 0; }
@@ -214,10 +214,6 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
 }
 int cuDeviceTotalMem_v2(size_t *bytes, int device) {
     *bytes = env("FAKE_TOTAL_GIB", 80) << 30;
-    return 0;
-}
-int cuDeviceGetPCIBusId(char *text, int size, int device) {
-    strncpy(text, "0000:01:00.0", size);
     return 0;
 }
 int cuDeviceGetUuid(char *uuid, int device) { memset(uuid, 0xab, 16); return 0; }

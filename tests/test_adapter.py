@@ -45,7 +45,7 @@ def multimodal() -> tuple[Projection, ...]:
 
 
 def pair(where: Projection) -> Pair:
-    return Pair(where.name, where.component, where.kind, 16, 32.0, 0.05, "float32", "float32",
+    return Pair(where.name, where.component, where.kind, 16, 32.0, 0.05,
                 (16, 64), (64, 16), b_zero=True)  # fmt: skip
 
 

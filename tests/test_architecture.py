@@ -87,7 +87,6 @@ def test_only_the_entry_point_and_the_pinning_touch_the_environment(path: Path) 
             "boot",  # reads it once
             "engine/environment",  # pins it before heavy imports
             "inprocess",  # has no boot above it
-            "rehearsal",  # hands it on to a child
         }
 
 

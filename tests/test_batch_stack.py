@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,14 +15,6 @@ from tests.stack_models import load, plan_for
 pytestmark = pytest.mark.stack
 TEXT: set[ComponentT] = {"language"}
 IMAGE: set[ComponentT] = {"language", "projector"}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _environment_is_put_back() -> Iterator[None]:
-    kept = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(kept)
 
 
 @pytest.fixture(scope="module")

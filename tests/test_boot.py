@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -197,6 +198,55 @@ def test_a_secret_on_the_command_line_is_in_no_output(tmp_path: Path) -> None:
     found = boot(tmp_path, {"BOOT_HARDWARE": "cpu"}, f"--token={SECRET}")
     agrees(found, 64)
     assert SECRET not in found.out + found.err + json.dumps(found.report)
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_closes_the_report_and_ends_the_worker(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "BOOT_HARDWARE": "cpu"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "app.boot"],
+        cwd=tmp_path,
+        env={**environ, "BOOT_BASE_MODEL_ID": str(tiny_model("llama-nf4"))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        while "importing torch" not in process.stderr.readline():
+            assert process.poll() is None
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert json.loads(out)["exit"] == code
+    assert "Traceback" not in err
+    report = json.loads((tmp_path / "reports" / "boot-report.json").read_text())
+    assert (report["state"], report["exit"]["process_code"]) == ("interrupted", code)
+    assert children
+    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+
+
+@pytest.mark.stack
+def test_a_log_that_nobody_reads_does_not_break_the_worker(tmp_path: Path) -> None:
+    """Libraries print while they are imported; a broken pipe there looked like a broken image."""
+    command = '"$0" -m app.boot 2> >(head -3 >/dev/null)'
+    done = subprocess.run(
+        ["bash", "-c", command, sys.executable],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "BOOT_HARDWARE": "cpu",
+            "BOOT_STOP_AFTER": "load",
+            "BOOT_BASE_MODEL_ID": str(tiny_model("llama-nf4")),
+        },
+        capture_output=True,
+        check=False,
+    )
+    assert json.loads(done.stdout)["exit"] == done.returncode == 0
 
 
 @pytest.mark.stack

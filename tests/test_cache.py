@@ -7,6 +7,7 @@ import json
 import ssl
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from tests.fakes_preflight import (
     write_model,
 )
 
+NOBODY = "http://127.0.0.1:9"
 REPOSITORY = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.usefixtures("_direct")
 
@@ -60,11 +62,13 @@ def code_of(facts: CacheFacts, **plan: Any) -> ExitCode | None:
 
 def ask(tmp_path: Path, hub: Hub | None = None, **plan: Any) -> CacheFacts:
     """Resolve with a cache of its own; waits between attempts cost nothing."""
-    environ = {"HOME": str(tmp_path), "HF_HUB_CACHE": str(tmp_path / "hub")}
-    return resolve_model(
-        plan_for(**{"model": "org/tiny"} | plan), environ, token=TOKEN,
-        endpoint=hub.url if hub else "http://127.0.0.1:9", wait=lambda _seconds: None,
-    )  # fmt: skip
+    environ = {
+        "HOME": str(tmp_path),
+        "HF_HUB_CACHE": str(tmp_path / "hub"),
+        "HF_ENDPOINT": hub.url if hub else NOBODY,
+    }
+    asked = plan_for(**{"model": "org/tiny"} | plan)
+    return resolve_model(asked, environ, token=TOKEN, wait=lambda _seconds: None)
 
 
 def test_a_repository_is_downloaded_once_and_then_comes_from_the_cache(tmp_path: Path) -> None:
@@ -157,8 +161,8 @@ def test_a_cut_off_cache_is_completed_or_named(tmp_path: Path) -> None:
 def test_offline_means_the_cache_only_and_says_which_variable(
     tmp_path: Path, variable: str
 ) -> None:
-    environ = {"HOME": str(tmp_path), variable: "1"}
-    facts = resolve_model(plan_for(model="org/tiny"), environ, endpoint="http://127.0.0.1:9")
+    environ = {"HOME": str(tmp_path), variable: "1", "HF_ENDPOINT": NOBODY}
+    facts = resolve_model(plan_for(model="org/tiny"), environ)
     assert code_of(facts) == ExitCode.NOINPUT
     assert facts.failure is not None
     assert variable in facts.failure.reason
@@ -175,6 +179,27 @@ def test_a_local_folder_is_taken_as_it_is(tmp_path: Path, model: str) -> None:
     folder = write_model(tmp_path / "model", model_files())
     facts = ask(tmp_path, model=model.format(folder), hardware="h100")
     assert (facts.folder, facts.origin, code_of(facts)) == (folder, "folder", None)
+
+
+ODD = b"odd\xff".decode(errors="surrogateescape")
+
+
+@pytest.mark.parametrize("model", [rehearsal.MODEL_NAME, "org/tiny", "./model", "org/model"])
+def test_a_path_that_utf8_cannot_carry_is_a_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    """safetensors opens no such file: the working folder, and the caches below HOME."""
+    here = tmp_path / ODD
+    for name in ("model", "org/model"):
+        write_model(here / name, model_files())
+    monkeypatch.chdir(here)
+    facts = resolve_model(plan_for(model=model), {"HOME": str(here), "HF_ENDPOINT": NOBODY})
+    assert code_of(facts) == ExitCode.CONFIG
+    assert facts.failure is not None
+    assert f"{tmp_path}/odd\\udcff" in facts.failure.reason
+    assert "UTF-8" in facts.failure.next_step
+    repr(facts.failure).encode()
+    assert facts.resolved is None
 
 
 def test_a_relative_folder_is_made_absolute(
@@ -239,8 +264,9 @@ def test_an_incomplete_folder_is_left_to_the_checkpoint_stage(tmp_path: Path) ->
 def test_the_rehearsal_is_built_below_bootguards_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def build(root: Path, *, timeout_s: float) -> Path:
+    def build(root: Path, environ: Mapping[str, str], *, timeout_s: float) -> Path:
         assert timeout_s > 60
+        assert environ["HOME"] == str(tmp_path)
         return write_model(root / "tiny", model_files())
 
     monkeypatch.setattr(rehearsal, "ensure", build)
@@ -252,14 +278,11 @@ def test_the_rehearsal_is_built_below_bootguards_cache(
 def test_a_rehearsal_that_cannot_be_built_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def build(_root: Path, *, timeout_s: float) -> Path:
-        raise rehearsal.RehearsalBuildError(f"no torch within {timeout_s}")
-
-    monkeypatch.setattr(rehearsal, "ensure", build)
+    monkeypatch.setattr(rehearsal, "_BUILDER_MODULE", "tests.no_such_builder")
     facts = ask(tmp_path, model=rehearsal.MODEL_NAME)
     assert code_of(facts) == ExitCode.INTERNAL
     assert facts.failure is not None
-    assert "no torch" in facts.failure.actual
+    assert "No module named tests.no_such_builder" in facts.failure.actual
 
 
 @pytest.mark.parametrize(
@@ -282,6 +305,21 @@ def test_a_rehearsal_that_cannot_be_built_says_why(
 def test_names_map_as_in_the_installed_unsloth(asked: str, four: bool, resolved: str) -> None:
     tables = read_tables(unsloth_models_folder())
     assert tables.resolve(asked, load_in_4bit=four) == resolved
+
+
+def test_a_folder_of_that_name_is_not_taken_for_the_installed_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`python -m app.boot` has the current folder on its path, by name or as the empty entry."""
+    (tmp_path / "unsloth" / "models").mkdir(parents=True)
+    (tmp_path / "unsloth" / "__init__.py").touch()
+    (tmp_path / "unsloth" / "models" / "mapper.py").write_text("raise SystemExit('run')")
+    monkeypatch.chdir(tmp_path)
+    installed = unsloth_models_folder()
+    for entry in ("", ".", str(tmp_path)):
+        monkeypatch.setattr(sys, "path", [entry, *sys.path])
+        assert unsloth_models_folder() == installed
+    assert not installed.is_relative_to(tmp_path)
 
 
 COMPARE = """

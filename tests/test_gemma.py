@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -12,8 +16,9 @@ from unittest.mock import MagicMock
 import pytest
 
 import app
-from app.slippage import NoParametersError, tensors_of
+from app.engine.double import why_double
 
+ROOT = Path(__file__).resolve().parent.parent
 DTYPES = {"v100": "torch.float16", "h100": "torch.bfloat16"}
 
 
@@ -129,23 +134,6 @@ def test_other_hardware_is_refused_with_the_valid_names(unsloth: Any) -> None:
     unsloth.FastModel.from_pretrained.assert_not_called()
 
 
-def test_a_model_without_parameters_proves_nothing_on_either_card() -> None:
-    with pytest.raises(NoParametersError):
-        app.assert_fp16_dtype(OnlyParameters())
-    assert issubclass(NoParametersError, app.BF16SlippageError | app.FP16SlippageError)
-    assert issubclass(app.BF16SlippageError, AssertionError)
-    assert issubclass(app.FP16SlippageError, AssertionError)
-
-
-def test_the_first_offenders_are_named_and_the_rest_counted() -> None:
-    with pytest.raises(app.BF16SlippageError, match=r"parameter 9 is bfloat16 and 15 more\."):
-        app.assert_fp16_dtype(OnlyParameters(*["torch.bfloat16"] * 25))
-
-
-def test_packed_bytes_count_as_neither() -> None:
-    app.assert_fp16_dtype(OnlyParameters("torch.uint8", "torch.float16", "torch.float32"))
-
-
 def test_the_constants_and_the_config_are_the_origins() -> None:
     config = app.BootConfig()
     assert [(one.name, getattr(config, one.name)) for one in fields(config)] == [
@@ -168,17 +156,221 @@ def test_the_constants_and_the_config_are_the_origins() -> None:
         config.lora_r = 1  # type: ignore[misc]
 
 
+class Fakes(ModuleType):
+    """`unsloth` as written by hand: functions whose names claim the real one's module."""
+
+    def __init__(self, model: object, **attributes: object) -> None:
+        super().__init__("unsloth")
+        vars(self).update(attributes)
+        calls: list[str] = []
+
+        class FastModel:
+            @staticmethod
+            def from_pretrained(_name: str, **_options: object) -> tuple[object, str]:
+                calls.append("from_pretrained")
+                return model, "tokenizer"
+
+            @staticmethod
+            def get_peft_model(_model: object, **_options: object) -> str:
+                calls.append("get_peft_model")
+                return "adapted"
+
+        for function in (FastModel.from_pretrained, FastModel.get_peft_model):
+            function.__module__ = "unsloth_fakes"
+        self.FastModel, self.calls = FastModel, calls
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {},
+        {"DEVICE_TYPE": "cuda"},
+        {"DEVICE_TYPE": "cuda", "__file__": "/stubs/unsloth/__init__.py"},
+        {"DEVICE_TYPE": MagicMock(), "__file__": MagicMock()},
+    ],
+    ids=["plain", "with a device", "with a file", "of mocks"],
+)
+def test_fakes_written_by_hand_are_doubles(
+    monkeypatch: pytest.MonkeyPatch, unsloth: Any, attributes: dict[str, object]
+) -> None:
+    fakes = Fakes(OnlyParameters("torch.float16"), **attributes)
+    monkeypatch.setitem(sys.modules, "unsloth", fakes)
+    assert unsloth is not sys.modules["unsloth"]
+    assert app.boot_gemma() == ("adapted", "tokenizer")
+    assert fakes.calls == ["from_pretrained", "get_peft_model"]
+
+
+def test_the_whole_of_unsloth_and_of_torch_may_be_mocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch, unsloth = MagicMock(), MagicMock()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "unsloth", unsloth)
+    model = MagicMock()
+    model.parameters.return_value = [MagicMock(dtype=torch.bfloat16)]
+    adapted, tokenizer = loads(unsloth, model)
+    assert app.boot_gemma(app.BootConfig(hardware="h100")) == (adapted, tokenizer)
+    assert unsloth.FastModel.from_pretrained.call_args.kwargs["dtype"] is torch.bfloat16
+    unsloth.FastModel.get_peft_model.reset_mock()
+    model.parameters.return_value = [MagicMock(dtype=torch.float16)]
+    with pytest.raises(app.FP16SlippageError, match="parameter 0 is float16"):
+        app.boot_gemma(app.BootConfig(hardware="h100"))
+    unsloth.FastModel.get_peft_model.assert_not_called()
+
+
+def test_a_double_is_said_to_be_one(unsloth: Any, caplog: pytest.LogCaptureFixture) -> None:
+    loads(unsloth, OnlyParameters("torch.float16"))
+    app.boot_gemma()
+    assert "judges dtypes only" in caplog.text
+    assert "no DEVICE_TYPE" in caplog.text
+
+
+def test_a_double_leaves_the_environment_alone(unsloth: Any) -> None:
+    before = dict(os.environ)
+    loads(unsloth, OnlyParameters("torch.float16"))
+    app.boot_gemma()
+    assert dict(os.environ) == before
+
+
+def child(tmp_path: Path, code: str) -> Any:
+    """The JSON on the last line that code prints, in a process with `tmp_path` before all else."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+STUB_TORCH = "float16, bfloat16 = object(), object()"
+STUB_UNSLOTH = """
+import torch
+class Parameter: dtype = torch.float16
+class Model:
+    def parameters(self): yield Parameter
+class FastModel:
+    @staticmethod
+    def from_pretrained(name, **options): return Model(), name
+    @staticmethod
+    def get_peft_model(model, **options): return "adapted"
+"""
+
+
+@pytest.mark.parametrize("first", ["", "import unsloth"], ids=["not imported", "imported"])
+def test_a_stub_package_on_the_path_is_a_double(tmp_path: Path, first: str) -> None:
+    for name, text in {"torch": STUB_TORCH, "unsloth": STUB_UNSLOTH}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(text, encoding="utf-8")
+    code = f"import json, app\n{first}\nprint(json.dumps(app.boot_gemma()))"
+    assert child(tmp_path, code) == ["adapted", "unsloth/gemma-3n-E2B-it"]
+
+
+def test_an_editable_install_is_no_double(tmp_path: Path) -> None:
+    """Its files are those of the checkout that the metadata name (PEP 610)."""
+    checkout, info = tmp_path / "checkout", tmp_path / "unsloth-1.dist-info"
+    (checkout / "unsloth").mkdir(parents=True)
+    text = f"DEVICE_TYPE = 'cuda'\n{STUB_UNSLOTH}"
+    (checkout / "unsloth" / "__init__.py").write_text(text, encoding="utf-8")
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: unsloth\nVersion: 1\n")
+    origin = {"url": checkout.as_uri(), "dir_info": {"editable": True}}
+    (info / "direct_url.json").write_text(json.dumps(origin))
+    (tmp_path / "torch.py").write_text(STUB_TORCH)
+    code = (
+        f"import sys, json; sys.path.insert(0, {str(checkout)!r})\n"
+        "from app.engine.double import why_double\n"
+        "before = why_double()\nimport unsloth\nprint(json.dumps([before, why_double()]))"
+    )
+    assert child(tmp_path, code) == [None, None]
+
+
+def test_an_unsloth_that_is_missing_is_no_double(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine names what is missing; so it does where the import is forbidden."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    monkeypatch.delitem(sys.modules, "unsloth", raising=False)
+    assert why_double() is None
+    monkeypatch.setitem(sys.modules, "unsloth", None)
+    assert why_double() is None
+
+
+REAL = """
+import functools, json
+from contextlib import ExitStack
+from unittest.mock import MagicMock, create_autospec, patch
+import unsloth
+from app.engine.double import why_double
+import app, torch
+FastModel = unsloth.FastModel
+told = {"real": why_double()}
+load, adapt = FastModel.from_pretrained, FastModel.get_peft_model
+
+@functools.wraps(load)
+def wrapped(*args, **kwargs): raise AssertionError
+
+ways = {
+    "class": patch.object(unsloth, "FastModel", MagicMock()),
+    "autospec of the class": patch.object(unsloth, "FastModel", autospec=True),
+    "loader": patch.object(FastModel, "from_pretrained", MagicMock()),
+    "adapter": patch.object(FastModel, "get_peft_model", lambda model, **options: model),
+    "wraps": patch.object(FastModel, "from_pretrained", staticmethod(wrapped)),
+    "partial": patch.object(FastModel, "get_peft_model", functools.partial(adapt)),
+    "autospec": patch.object(FastModel, "from_pretrained", autospec=True),
+    "spy": patch.object(FastModel, "get_peft_model", wraps=adapt),
+}
+for name, way in ways.items():
+    with way:
+        told[name] = why_double()
+told["real again"] = why_double()
+with patch.object(unsloth, "FastModel", MagicMock()) as mocked:
+    for made in (
+        torch.nn.Linear(1, 1).half(),
+        MagicMock(parameters=lambda one=iter([torch.zeros(1).half()]): one),
+    ):
+        mocked.from_pretrained.return_value = (made, "tokenizer")
+        mocked.get_peft_model.return_value = made
+        assert app.boot_gemma() == (made, "tokenizer")
+    mocked.get_peft_model.reset_mock()
+    mocked.from_pretrained.return_value = (torch.nn.Linear(1, 1).bfloat16(), "tokenizer")
+    try:
+        app.boot_gemma()
+    except app.BF16SlippageError as error:
+        told["raised"] = [str(error), mocked.get_peft_model.call_count]
+    # A real module is judged after the adapter too.
+    mocked.from_pretrained.return_value = (torch.nn.Linear(1, 1).half(), "tokenizer")
+    mocked.get_peft_model.return_value = torch.nn.Linear(1, 1).bfloat16()
+    try:
+        app.boot_gemma()
+    except app.BF16SlippageError:
+        told["raised after"] = mocked.get_peft_model.call_count
+print(json.dumps(told))
+"""
+
+
 @pytest.mark.stack
-def test_a_real_module_is_judged_by_every_parameter_buffer_and_quant_state() -> None:
+@pytest.mark.slow
+def test_the_real_unsloth_is_real_until_something_is_replaced(tmp_path: Path) -> None:
+    told = child(tmp_path, REAL)
+    assert (told.pop("real"), told.pop("real again")) == (None, None)
+    text, adapted = told.pop("raised")
+    assert (text.split(".")[0], adapted) == ("BF16 slipped through: V100 unsafe", 0)
+    assert "weight is bfloat16, bias is bfloat16" in text
+    assert told.pop("raised after") == 1
+    assert len(told) == 8
+    assert all("FastModel." in why for why in told.values()), told
+
+
+@pytest.mark.stack
+def test_a_mock_of_unsloth_beside_the_real_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)).half()
-    app.assert_fp16_dtype(model)
-    model[1].register_buffer("late", torch.zeros(1, dtype=torch.bfloat16), persistent=False)
-    with pytest.raises(app.BF16SlippageError, match=r"1\.late is bfloat16"):
-        app.assert_fp16_dtype(model)
-    model[1].register_buffer("late", None)
-    model[0].weight.__dict__["quant_state"] = SimpleNamespace(dtype=torch.bfloat16)
-    with pytest.raises(app.BF16SlippageError, match=r"0\.weight\.quant_state is bfloat16"):
-        app.assert_fp16_dtype(model)
-    assert ("0.bias", "float16") in list(tensors_of(model))
+    unsloth = MagicMock()
+    monkeypatch.setitem(sys.modules, "unsloth", unsloth)
+    model = MagicMock()
+    model.parameters = MagicMock(return_value=iter([torch.zeros(1).half()]))
+    expected = loads(unsloth, model)
+    assert app.boot_gemma() == expected
+    assert unsloth.FastModel.from_pretrained.call_args.kwargs["dtype"] is torch.float16
+    model.parameters.assert_called_once_with()

@@ -92,7 +92,8 @@ def test_a_healthy_device_passes_every_check(
         ({"FAKE_CONTEXT": "46"}, "gpu.memory", ExitCode.TEMPFAIL),
         ({"FAKE_CONTEXT": "214"}, "gpu.memory", ExitCode.NODE_UNFIT),
         ({"FAKE_GET": "101"}, "gpu.cuda_init", ExitCode.NODE_UNFIT),
-        ({"FAKE_CRASH": "1"}, "gpu.cuda_init", ExitCode.NODE_UNFIT),
+        ({"FAKE_CRASH": "11"}, "gpu.cuda_init", ExitCode.NODE_UNFIT),
+        ({"FAKE_CRASH": "40"}, "gpu.cuda_init", ExitCode.NODE_UNFIT),
         ({"CUDA_VISIBLE_DEVICES": "", "FAKE_INIT": "100"}, "gpu.cuda_init", ExitCode.CONFIG),
     ],
 )

@@ -65,11 +65,11 @@ def test_a_foreign_uid_without_account_is_told_what_it_cannot_write() -> None:
     out = in_child_as_uid(
         "plan = plan_for(report_dir=Path('/root-only-reports')); "
         "facts = probe_host(plan, {'HOME': '/'}); "
-        "print(facts.user, facts.report.errno, "
+        "print(facts.uid, facts.report.errno, "
         "[c.judge(facts, plan).status.value for c in CHECKS[:2]], "
         "[f.folder.path for f in facts.caches if f.problem][0])"
     )
-    assert out == f"None {errno.EACCES} ['fail', 'fail'] /.cache/huggingface/hub"
+    assert out == f"54321 {errno.EACCES} ['fail', 'fail'] /.cache/huggingface/hub"
 
 
 @pytest.mark.skipif(not ROOT, reason="only root can become another uid")
@@ -120,6 +120,21 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     assert found.errno == errno.ENOTDIR
 
 
+def test_paths_that_utf8_cannot_carry_are_settings_and_shown(tmp_path: Path) -> None:
+    odd = tmp_path / b"\xff".decode(errors="surrogateescape")
+    plan = plan_for(report_dir=odd / "reports")
+    facts = probe_host(plan, {"HOME": str(odd), "TMPDIR": str(tmp_path)})
+    said = findings(CHECKS, facts, plan)
+    for check in ("host.report_dir", "host.caches_writable"):
+        assert said[check].status is Status.FAIL
+        assert f"{tmp_path}/\\udcff/" in said[check].reason
+        assert "UTF-8" in said[check].next_step
+        repr(said[check]).encode()
+    assert said["host.report_dir"].fault is Fault.CONFIG
+    assert said["host.caches_writable"].fault is None  # the check's own, which is CONFIG
+    assert not odd.exists()
+
+
 def test_a_failed_rename_leaves_no_probe_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,9 +156,7 @@ def facts_with(
     good = FolderFacts(Folder("cache", "/x", "X"), free_bytes=100 * GIB, total_bytes=200 * GIB)
     return HostFacts(
         hostname="node",
-        kernel="6.1",
         uid=1,
-        user=None,
         n_cpus=2,
         report=report or good,
         caches=caches or (good,),

@@ -47,7 +47,7 @@ def all_ended(journal: Journal) -> None:
 
 
 def on_disk(journal: Journal) -> Report:
-    return Report.model_validate_json(Path(journal.path).read_text())
+    return Report.model_validate_json(Path(journal.path or "").read_text())
 
 
 def test_a_killed_boot_leaves_the_stage_it_was_in(tmp_path: Path) -> None:
@@ -186,5 +186,34 @@ def test_a_secret_is_in_no_output(tmp_path: Path) -> None:
     journal.trouble("host", ValueError(SECRET))
     journal.close(stopped_after=None)
     written = (tmp_path / SECRET / "boot-report.json").read_text()
-    assert SECRET not in written + log.getvalue() + journal.path
+    assert SECRET not in written + log.getvalue() + str(journal.path)
     assert "BOOT_RUN_ID=***" in written
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_ends_a_boot_as_interrupted(tmp_path: Path, name: str, code: int) -> None:
+    journal = a_journal(tmp_path)
+    journal.stage_started("settings")
+    ended(journal, "settings", Status.PASS)
+    journal.stage_started("host")
+    journal.interrupted(name)
+    assert journal.close(stopped_after=None) == code
+    report = on_disk(journal)
+    assert (report.state, report.verdict) == (State.INTERRUPTED, Verdict.FAIL)
+    assert report.exit is not None
+    assert report.exit.reason == f"{name} received in stage host"
+
+
+def test_what_went_wrong_before_a_signal_outweighs_it(tmp_path: Path) -> None:
+    journal = a_journal(tmp_path)
+    journal.check(a_check(Status.FAIL, Fault.CONFIG))
+    journal.interrupted("SIGTERM")
+    assert journal.close(stopped_after=None) is ExitCode.CONFIG
+
+
+def test_a_boot_that_stopped_early_does_not_say_ready(tmp_path: Path) -> None:
+    journal = a_journal(tmp_path)
+    ended(journal, "settings", Status.PASS)
+    journal.close(stopped_after="settings")
+    assert journal.report.exit is not None
+    assert journal.report.exit.reason == "stopped after settings as asked; nothing later was judged"

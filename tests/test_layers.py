@@ -65,19 +65,6 @@ def test_a_gate_beside_experts_is_a_router_and_elsewhere_a_projection() -> None:
     assert layers.kind(name) == "mlp"
 
 
-@pytest.mark.parametrize(
-    ("name", "origin"),
-    [
-        ("base_model.model.model.layers.0.mlp.up_proj", "model.layers.0.mlp.up_proj"),
-        ("base_model.model.model.layers.0.mlp.up_proj.base_layer.weight",
-         "model.layers.0.mlp.up_proj.weight"),
-        ("model.embed_tokens.weight", "model.embed_tokens.weight"),
-    ],
-)  # fmt: skip
-def test_peft_leaves_no_mark_in_a_name(name: str, origin: str) -> None:
-    assert layers.origin_name(name) == origin
-
-
 def test_a_numbered_layer_is_a_stack_and_a_numbered_leaf_is_not() -> None:
     assert layers.in_stack("model.layers.0.mlp.up_proj")
     assert not layers.in_stack("model.visual.merger.mlp.0")

@@ -85,8 +85,3 @@ def test_what_must_be_packed_agrees_with_the_adapters_view_of_places(name: str) 
 )
 def test_routers_towers_heads_and_altup_are_never_packed_on_the_fly(name: str) -> None:
     assert not packed.is_projection(name)
-
-
-def test_names_lose_what_peft_added() -> None:
-    name = "base_model.model.model.layers.0.mlp.up_proj.base_layer.weight"
-    assert packed.plain_name(name) == "model.layers.0.mlp.up_proj.weight"

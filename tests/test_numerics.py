@@ -127,6 +127,11 @@ def test_what_is_wrong_fails_its_check(change: dict[str, Any], check: set[str]) 
         assert finding.status is (Status.WARN if name == "loss_falls" else Status.FAIL)
 
 
+def test_fewer_steps_are_not_taken_for_a_loss_that_is_no_number() -> None:
+    found = judged(with_steps(losses=(6.25, 6.2)))["loss_finite"]
+    assert (found.reason, found.fault) == ("only 2 of 3 steps were run", Fault.INTERNAL)
+
+
 def test_a_loss_that_does_not_fall_warns() -> None:
     found = judged(with_steps(losses=(6.25, 6.2, 6.25)))
     assert {name: each.status for name, each in found.items()} == {"loss_falls": Status.WARN}

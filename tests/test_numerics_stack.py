@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,14 +18,6 @@ from tests.stack_models import adapted, failing, load, plan_for
 from tests.tiny_models import Kind
 
 pytestmark = pytest.mark.stack
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _environment_is_put_back() -> Iterator[None]:
-    kept = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(kept)
 
 
 def run(model: Any, tokenizer: Any, plan: Plan) -> NumericsFacts:
@@ -254,19 +244,7 @@ def test_layers_that_attend_to_an_image_are_out_of_reach_without_one() -> None:
 
     names = ("layers.0.mlp.up_proj", "layers.1.cross_attn.q_proj", "layers.1.mlp.up_proj")
     pairs = [
-        Pair(
-            name,
-            "language",
-            "mlp",
-            16,
-            32.0,
-            0.0,
-            "float32",
-            "float32",
-            (16, 4),
-            (4, 16),
-            b_zero=True,
-        )
+        Pair(name, "language", "mlp", 16, 32.0, 0.0, (16, 4), (4, 16), b_zero=True)
         for name in names
     ]
     assert _inputs_of(pairs) == {"language", "vision"}

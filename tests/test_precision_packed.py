@@ -31,7 +31,7 @@ def test_a_packed_layer_without_its_state_is_named(changes: dict[str, object], s
 
 @pytest.mark.parametrize("fate", ["differs", "bytes", "absent"])
 def test_a_packed_weight_that_went_astray_is_named(fate: str) -> None:
-    lost = PackedFate("a.weight", "a.weight", fate, nested=True, projection=False)  # type: ignore[arg-type]
+    lost = PackedFate("a.weight", fate, nested=True, projection=False)  # type: ignore[arg-type]
     census = healthy(V100)
     census = replace(census, fates=(*census.fates, lost))
     assert "a.weight" in broken(census, plan_for(V100))["precision.packed_layers"]
@@ -40,7 +40,7 @@ def test_a_packed_weight_that_went_astray_is_named(fate: str) -> None:
 def test_the_loader_may_dequantise_what_is_no_projection_of_the_language_model() -> None:
     census = healthy(V100)
     for projection in (True, False):
-        fate = PackedFate("a.weight", "a.weight", "dequantised", True, projection, 0.5)  # noqa: FBT003
+        fate = PackedFate("a.weight", "dequantised", nested=True, projection=projection)
         judged = replace(census, fates=(*census.fates, fate))
         assert bool(broken(judged, plan_for(V100))) is projection
 

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 from app import rehearsal
+from app.errors import BootError
+from app.outcome import Fault
 from tests.tiny_models import CACHE, tiny_model
 
 ROOT = Path(rehearsal.__file__).resolve().parents[1]
@@ -41,13 +44,16 @@ def header(folder: Path) -> dict[str, dict[str, Any]]:
     return table
 
 
-def fake_builder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str) -> None:
-    """Puts a builder that runs `code` (with `dest`, a Path) in the place of the real one."""
+def fake_builder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str) -> dict[str, str]:
+    """Puts a builder that runs `code` (with `dest`, a Path) in the place of the real one.
+
+    Returns the environment in which it is found.
+    """
     (tmp_path / "fake_builder.py").write_text(
         "import os, sys, time\nfrom pathlib import Path\ndest = Path(sys.argv[1])\n" + code
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(rehearsal, "_BUILDER_MODULE", "fake_builder")
+    return {"PYTHONPATH": str(tmp_path)}
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +66,8 @@ def nf4() -> Path:
 def rebuilt(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     """Two concurrent real builds: their fresh cache, what they made, their current folder."""
     cache, elsewhere = tmp_path_factory.mktemp("cache"), tmp_path_factory.mktemp("cwd")
-    code = "import sys; from pathlib import Path; from app import rehearsal; "
-    code += "print(rehearsal.ensure(Path(sys.argv[1]), timeout_s=float(sys.argv[2])))"
+    code = "import os, sys; from pathlib import Path; from app import rehearsal; "
+    code += "print(rehearsal.ensure(Path(sys.argv[1]), os.environ, timeout_s=float(sys.argv[2])))"
     command = [sys.executable, "-c", code, str(cache), str(BUILD_TIMEOUT_S)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     children = [
@@ -157,9 +163,9 @@ def test_a_failing_builder_leaves_nothing_and_is_quoted(
 ) -> None:
     """Half a folder, then an exception: its text is in ours, the cache is empty."""
     code = "dest.mkdir(); (dest / 'config.json').touch(); raise ValueError('out of luck')"
-    fake_builder(monkeypatch, tmp_path, code)
-    with pytest.raises(rehearsal.RehearsalBuildError, match=r"status 1(.|\n)*out of luck"):
-        rehearsal.ensure(tmp_path / "cache", timeout_s=30)
+    environ = fake_builder(monkeypatch, tmp_path, code)
+    with pytest.raises(BootError, match=r"status 1(.|\n)*out of luck"):
+        rehearsal.ensure(tmp_path / "cache", environ, timeout_s=30)
     assert list((tmp_path / "cache").iterdir()) == []
 
 
@@ -167,18 +173,27 @@ def test_a_killed_child_is_reported_as_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What an out-of-memory kill looks like from here."""
-    fake_builder(monkeypatch, tmp_path, "dest.mkdir(); os.kill(os.getpid(), 9)")
-    with pytest.raises(rehearsal.RehearsalBuildError, match="killed by signal 9"):
-        rehearsal.ensure(tmp_path / "cache", timeout_s=30)
+    environ = fake_builder(monkeypatch, tmp_path, "dest.mkdir(); os.kill(os.getpid(), 9)")
+    with pytest.raises(BootError, match="killed by signal SIGKILL"):
+        rehearsal.ensure(tmp_path / "cache", environ, timeout_s=30)
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-def test_a_slow_builder_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The deadline is named, and what was printed so far is shown."""
-    fake_builder(monkeypatch, tmp_path, "print('waiting', flush=True); time.sleep(60)")
-    with pytest.raises(rehearsal.RehearsalBuildError, match=r"longer than 1 s.*\nwaiting"):
-        rehearsal.ensure(tmp_path / "cache", timeout_s=1)
+def test_a_slow_builder_is_stopped_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deadline is named, what was printed so far is shown, and no grandchild holds us."""
+    code = "import subprocess; child = subprocess.Popen(['sleep', '60']); "
+    code += "print(child.pid, flush=True); time.sleep(60)"
+    environ = fake_builder(monkeypatch, tmp_path, code)
+    began = time.monotonic()
+    with pytest.raises(BootError, match=r"longer than 2 s") as caught:
+        rehearsal.ensure(tmp_path / "cache", environ, timeout_s=2)
+    assert time.monotonic() - began < 20
     assert list((tmp_path / "cache").iterdir()) == []
+    assert caught.value.finding.fault is Fault.TEMPORARY
+    status = Path("/proc") / caught.value.finding.actual / "stat"
+    assert not status.exists() or status.read_text().rpartition(") ")[2].startswith("Z")
 
 
 def test_the_leftover_of_a_killed_parent_is_not_taken_for_a_model(
@@ -189,8 +204,10 @@ def test_the_leftover_of_a_killed_parent_is_not_taken_for_a_model(
     for left in (young, old):
         (left / "model").mkdir(parents=True)
     os.utime(old, (0, 0))
-    fake_builder(monkeypatch, tmp_path, "dest.mkdir(); (dest / 'config.json').write_text('{}')")
-    made = rehearsal.ensure(tmp_path / "cache", timeout_s=30)
+    environ = fake_builder(
+        monkeypatch, tmp_path, "dest.mkdir(); (dest / 'config.json').write_text('{}')"
+    )
+    made = rehearsal.ensure(tmp_path / "cache", environ, timeout_s=30)
     assert sorted((tmp_path / "cache").iterdir()) == [young, made]
     assert (made / "config.json").read_text() == "{}"
 
@@ -206,9 +223,11 @@ barrier.mkdir(exist_ok=True)
 while len(list(barrier.iterdir())) < 2: time.sleep(0.01)
 dest.mkdir(); (dest / "config.json").write_text("{{}}")
 """
-    fake_builder(monkeypatch, tmp_path, code)
+    environ = fake_builder(monkeypatch, tmp_path, code)
     with ThreadPoolExecutor(2) as pool:
-        builds = [pool.submit(rehearsal.ensure, tmp_path / "cache", timeout_s=30) for _ in "12"]
+        builds = [
+            pool.submit(rehearsal.ensure, tmp_path / "cache", environ, timeout_s=30) for _ in "12"
+        ]
         first, second = (build.result() for build in builds)
     assert list((tmp_path / "cache").iterdir()) == [first] == [second]
 
@@ -216,8 +235,50 @@ dest.mkdir(); (dest / "config.json").write_text("{{}}")
 def test_an_unwritable_cache_is_named(tmp_path: Path) -> None:
     """A file where the cache folder should be (root can write anywhere else)."""
     (tmp_path / "cache").write_text("")
-    with pytest.raises(rehearsal.RehearsalBuildError, match=f"cannot write.*{tmp_path}"):
-        rehearsal.ensure(tmp_path / "cache", timeout_s=30)
+    with pytest.raises(BootError, match=f"{tmp_path}/cache cannot be written") as caught:
+        rehearsal.ensure(tmp_path / "cache", {}, timeout_s=30)
+    assert caught.value.finding.fault is Fault.CONFIG
+
+
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [
+        ("raise OSError(28, 'No space left on device')", Fault.READ_ERROR),
+        ("raise PermissionError(13, 'Permission denied')", Fault.CONFIG),
+        ("raise OSError(30, 'Read-only file system', 'x')", Fault.CONFIG),
+        # As safetensors has it, and as a library may wrap it.
+        ("raise ValueError('I/O error: no space (os error 28)')", Fault.READ_ERROR),
+        ("raise RuntimeError('saving failed') from OSError(5, 'I/O error')", Fault.READ_ERROR),
+        ("raise FileNotFoundError(2, 'gone')", Fault.INTERNAL),
+        ("print('[Errno 28] said, and gone on'); raise ValueError('else')", Fault.INTERNAL),
+        ("os.kill(os.getpid(), 7)", Fault.READ_ERROR),
+        ("os.kill(os.getpid(), 9)", Fault.HARDWARE_MISMATCH),
+        ("os.kill(os.getpid(), 40)", Fault.INTERNAL),
+    ],
+)
+def test_a_builder_that_fails_tells_whose_fault_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, fault: Fault
+) -> None:
+    environ = fake_builder(monkeypatch, tmp_path, code)
+    with pytest.raises(BootError, match="could not be built") as caught:
+        rehearsal.ensure(tmp_path / "cache", environ, timeout_s=30)
+    assert caught.value.finding.fault is fault
+
+
+@pytest.mark.stack
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can mount")
+def test_a_disk_that_is_full_is_no_fault_of_the_image(tmp_path: Path) -> None:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, check=False).returncode:
+        pytest.skip("mounting a tmpfs is not allowed here")
+    try:
+        with pytest.raises(BootError) as caught:
+            rehearsal.ensure(tmp_path / "cache", os.environ, timeout_s=BUILD_TIMEOUT_S)
+        assert list((tmp_path / "cache").iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+    found = caught.value.finding
+    assert (found.fault, "free space" in found.next_step) == (Fault.READ_ERROR, True)
 
 
 def test_the_name_follows_source_and_versions(
@@ -236,7 +297,7 @@ def test_the_name_follows_source_and_versions(
 
 def test_a_missing_package_is_named() -> None:
     """No traceback from importlib.metadata, but the package's name."""
-    with pytest.raises(rehearsal.RehearsalBuildError, match="no-such-package"):
+    with pytest.raises(BootError, match="no-such-package"):
         rehearsal.content_key([], ["no-such-package"])
 
 

@@ -67,6 +67,13 @@ def test_unknown_and_unreadable_files_are_errors(tmp_path: Path) -> None:
     assert "a secret" not in str(caught.value)
 
 
+def test_what_is_no_regular_file_is_named_and_never_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "hf_token").symlink_to("pipe")
+    with pytest.raises(SettingsError, match=r"hf_token must be readable .*not a regular file"):
+        load_settings(CPU, image=None, secrets_dir=tmp_path)
+
+
 @pytest.mark.skipif(os.getuid() == 0, reason="root reads everything")
 def test_a_closed_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "secrets").mkdir(mode=0)

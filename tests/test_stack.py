@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from app.checks import stack
 from app.config import ModelRequest
-from app.engine.stack import causes
+from app.engine.stack import _broken
 from app.facts.stack import StackFacts
-from app.outcome import Fault, Status
+from app.outcome import Fault, Finding, Status
 from app.plan import Plan
 from app.profiles import CPU, H100, V100, Profile
 
@@ -116,13 +116,6 @@ def test_a_missing_package_is_named() -> None:
     assert (found.status, found.reason) == (Status.FAIL, "not installed: timm")
 
 
-def test_causes_are_followed_to_the_innermost_and_never_in_circles() -> None:
-    inner, outer = ValueError("inner"), RuntimeError("outer")
-    outer.__cause__ = inner
-    inner.__context__ = outer
-    assert list(causes(outer)) == [outer, inner]
-
-
 def child(code: str) -> str:
     """Run code in a fresh interpreter, from the repository's root; what it prints."""
     done = subprocess.run(
@@ -143,7 +136,7 @@ class Finder:
         if name == "unsloth":
             try:
                 raise {error}
-            except Exception as cause:
+            except BaseException as cause:
                 raise {mask} from cause
 sys.meta_path.insert(0, Finder())
 from app.engine import stack
@@ -151,7 +144,7 @@ from app.errors import BootError
 try:
     stack.import_stack()
 except BootError as error:
-    print(error.finding.fault, "|", error.finding.reason)
+    print(error.finding.fault, "|", error.finding.reason, "|", error.finding.actual)
 """
 
 
@@ -162,7 +155,11 @@ except BootError as error:
         (f"OSError({errno.EIO}, 'Input/output error')", Fault.READ_ERROR, "Input/output"),
         (f"OSError({errno.EROFS}, 'Read-only', '/.cache')", Fault.CONFIG, "Read-only"),
         ("NotImplementedError('You need a GPU.')", Fault.NODE_UNFIT, "You need a GPU."),
+        (f"OSError({errno.ENOSPC}, 'No space left')", Fault.READ_ERROR, "No space left"),
         ("MemoryError()", Fault.HARDWARE_MISMATCH, "MemoryError"),
+        ("AttributeError('no attribute x')", Fault.INTERNAL, "AttributeError: no attribute x"),
+        ("SyntaxError('invalid syntax')", Fault.INTERNAL, "SyntaxError: invalid syntax"),
+        ("SystemExit(3)", Fault.INTERNAL, "SystemExit: 3"),
     ],
 )
 def test_a_failing_import_tells_its_innermost_cause(error: str, fault: Fault, said: str) -> None:
@@ -170,6 +167,62 @@ def test_a_failing_import_tells_its_innermost_cause(error: str, fault: Fault, sa
     assert told.startswith(f"{fault.value} | importing unsloth failed: ")
     assert said in told
     assert "precompile already registered" in told
+    assert "(<string>:7)" in told
+
+
+def test_an_import_that_leaves_the_program_is_a_failed_import() -> None:
+    told = child(FAILING.format(error="ValueError()", mask="SystemExit('bye')"))
+    assert "ValueError (seen as SystemExit: bye)" in told
+
+
+def test_the_exception_that_unsloth_branches_with_is_no_cause() -> None:
+    """Its CPU backend is imported inside that handler: see the real one below."""
+    branch = "type('_CPUBackendSelected', (Exception,), {{}})()".replace("{{}}", "{}")
+    told = child(FAILING.format(error=branch, mask="TypeError('skew')"))
+    assert "importing unsloth failed: TypeError: skew | skew (<string>:9)" in told
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize("name", ["torchvision", "peft"])
+def test_a_package_that_unsloth_needs_and_that_does_not_fit_is_the_cause(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text(f"raise AttributeError('skew of {name}')")
+    told = child(
+        "import sys; "
+        f"sys.path.insert(0, {str(tmp_path)!r}); "
+        "from app.engine import environment, stack; from app.errors import BootError; "
+        "from app.profiles import CPU; environment.pin(CPU)\n"
+        "try: stack.import_stack()\n"
+        "except BootError as error: print(error.finding.reason, error.finding.actual)"
+    )
+    assert f"importing unsloth failed: AttributeError: skew of {name} (seen as" in told
+    assert f"{name}/__init__.py:1)" in told
+
+
+def test_packages_that_unsloth_does_without_are_tried_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    names = ("broken_timm", "broken_bnb", "fine")
+    for name, code in zip(names, ("x.y", "raise SystemExit(1)", ""), strict=True):
+        (tmp_path / f"{name}.py").write_text(code)
+    monkeypatch.setattr("app.engine.stack._PROVEN", names)
+    broken = dict(_broken())
+    assert list(broken) == ["broken_timm", "broken_bnb"]
+    found = stack.packages(replace(CUDA_STACK, broken=broken), plan_for(H100))
+    assert (found.status, found.fault) == (Status.FAIL, Fault.INTERNAL)
+    assert "importing broken_timm failed: NameError" in found.reason
+    assert "importing broken_bnb failed: SystemExit: 1" in found.reason
+    assert f"{tmp_path}/broken_timm.py:1" in found.actual
+    assert "lock" in found.next_step
+
+
+def test_what_cannot_be_imported_is_named_once() -> None:
+    broken = {"bitsandbytes": Finding(Status.FAIL, "importing bitsandbytes failed")}
+    facts = replace(CUDA_STACK, broken=broken, bnb_library="", bnb_compiled_with_cuda=False)
+    assert set(blocking(facts, plan_for(H100))) == {"stack.packages"}
 
 
 EARLY = """

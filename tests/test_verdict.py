@@ -47,7 +47,7 @@ def test_the_verdict_line_is_one_short_line_of_json(reason: str, step: str, path
 
 def test_a_short_line_is_not_cut() -> None:
     assert json.loads(verdict_line(a_report(), "reports/boot-report.json")) == {
-        "bootguard": "1.0",
+        "bootguard": "0",
         "verdict": "fail",
         "rehearsal": False,
         "exit": 69,
@@ -96,16 +96,14 @@ def test_the_log_says_a_failure_in_one_line() -> None:
     stream = io.StringIO()
     Log("text", Redactor({}, None), stream).check(a_record(Status.FAIL))
     (line,) = stream.getvalue().splitlines()
-    assert line.endswith(
-        "gpu        FAIL gpu.count: no GPU here; expected one; actual none; "
-        "from BOOT_HARDWARE; next step: ask for one"
-    )
+    assert line.endswith("gpu        FAIL gpu.count: no GPU here; next step: ask for one")
 
 
 def test_the_log_can_be_json() -> None:
     stream = io.StringIO()
     Log("json", Redactor({}, None), stream).check(a_record(Status.WARN))
-    assert json.loads(stream.getvalue())["check"] == "gpu.count"
+    found = json.loads(stream.getvalue())
+    assert (found["id"], found["status"], found["expected"]) == ("gpu.count", "warn", "one")
 
 
 def test_a_closed_log_does_not_end_a_boot() -> None:

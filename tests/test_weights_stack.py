@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -18,14 +16,6 @@ from app.probes.safetensors import read_checkpoint
 from tests.stack_models import failing, load, plan_for
 
 pytestmark = pytest.mark.stack
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _environment_is_put_back() -> Iterator[None]:
-    kept = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(kept)
 
 
 def finding(weights: WeightFacts) -> Finding:

@@ -42,9 +42,12 @@ def misbehaving() -> Iterator[list[WorkerProcess]]:
         worker.end()
 
 
-def start(folder: Path, code: str, started: list[WorkerProcess]) -> WorkerProcess:
+def start(
+    folder: Path, code: str, started: list[WorkerProcess], said: list[str] | None = None
+) -> WorkerProcess:
+    said = [] if said is None else said
     (folder / "sitecustomize.py").write_text(START + code)
-    worker = WorkerProcess(PLAN, {**os.environ, "PYTHONPATH": str(folder)})
+    worker = WorkerProcess(PLAN, {**os.environ, "PYTHONPATH": str(folder)}, said.append)
     started.append(worker)
     return worker
 
@@ -148,3 +151,16 @@ def _runs(pid: int) -> bool:
 
 def test_a_signal_without_a_name_is_a_number() -> None:
     assert (signal_name(signal.SIGTERM), signal_name(40)) == ("SIGTERM", "40")
+
+
+def test_what_the_worker_prints_is_passed_on_in_clean_lines(
+    tmp_path: Path, misbehaving: list[WorkerProcess]
+) -> None:
+    """Progress bars come with carriage returns, banners with colours, some with broken UTF-8."""
+    said: list[str] = []
+    printed = b"a\r50%\r\n\x1b[1mb\x1b[0m\n\xff\n"
+    code = f"os.write(1, {printed!r}); os.write(2, b'c'); os._exit(7)"
+    worker = start(tmp_path, code, misbehaving, said)
+    with pytest.raises(WorkerDied, match="exit 7"):
+        list(worker.run(PLAN, None))
+    assert worker.last_lines() == said == ["a", "50%", "b", "\ufffd", "c"]

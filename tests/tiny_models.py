@@ -1,9 +1,10 @@
 """Tiny real models for tests, built once per content and cached below the repository's `.cache`.
 
-`tiny_model(kind)` imports no torch: a child process (`python -m tests.tiny_models DEST KIND`)
+`tiny_model(kind)` imports no torch: a child process (`python -m tests.tiny_models KIND-KEY`)
 builds. Gemma 3n comes from the product's own builder, Llama and Qwen2 from this file.
 """
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -38,13 +39,9 @@ _CHAT_TEMPLATE = """\
 def tiny_model(kind: Kind) -> Path:
     """The folder of a tiny model, built where it does not exist. Read it only: tests share it."""
     if kind == "gemma3n-nf4":
-        return rehearsal.ensure(CACHE, timeout_s=_TIMEOUT_S)
-    if kind == "gemma3n-bf16":
-        target = CACHE / f"{kind}-{rehearsal.content_key([_BUILDER])}"
-        rehearsal.build_once(target, "app.engine.tiny", ["--plain"], timeout_s=_TIMEOUT_S)
-        return target
+        return rehearsal.ensure(CACHE, os.environ, timeout_s=_TIMEOUT_S)
     target = CACHE / f"{kind}-{rehearsal.content_key([_BUILDER, Path(__file__)])}"
-    rehearsal.build_once(target, "tests.tiny_models", [kind], timeout_s=_TIMEOUT_S)
+    rehearsal.build_once(target, "tests.tiny_models", os.environ, timeout_s=_TIMEOUT_S)
     return target
 
 
@@ -95,14 +92,18 @@ def _plain_model(family: str) -> "PreTrainedModel":
     return model.to(torch.bfloat16).eval()
 
 
-def _build(destination: Path, kind: str) -> None:
-    """Writes a Llama or a Qwen2 with its tokenizer into `destination`."""
+def _build(destination: Path) -> None:
+    """Writes the model that the folder's name says, with its tokenizer."""
     import torch
 
-    from app.engine.tiny import quantise
+    from app.engine.tiny import plain_model, processor, quantise
 
     torch.set_num_threads(1)
-    family, form = kind.split("-")
+    family, form, _ = destination.name.split("-")
+    if family == "gemma3n":
+        plain_model().save_pretrained(destination)
+        processor().save_pretrained(destination)
+        return
     model = _plain_model(family)
     if form == "bf16":
         model.save_pretrained(destination)
@@ -114,4 +115,4 @@ def _build(destination: Path, kind: str) -> None:
 
 
 if __name__ == "__main__":
-    _build(Path(sys.argv[1]), sys.argv[2])
+    _build(Path(sys.argv[1]))

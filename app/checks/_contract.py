@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from app.facts.census import Census, PackedLayer, TensorFacts
+from app.facts.names import origin_name
 from app.plan import Plan
 from app.sections import Offender
 
@@ -127,16 +128,10 @@ def quant_states(census: Census, _plan: Plan) -> Iterator[Offender]:
     """Every packed layer is nf4 in bytes, with a quant state, nested as its file says."""
     nested = {each.name: each.nested for each in census.fates}
     for layer in census.packed:
-        expected, actual = _state_problem(layer, census, nested=nested.get(_weight_name(layer)))
+        name = origin_name(f"{layer.name}.weight" if layer.linear else layer.name)
+        expected, actual = _state_problem(layer, census, nested=nested.get(name))
         if expected:
             yield Offender(name=layer.name, category="packed", expected=expected, actual=actual)
-
-
-def _weight_name(layer: PackedLayer) -> str:
-    """The weight's name before peft, as in `PackedFate.name`."""
-    name = layer.name.removeprefix("base_model.model.")
-    parts = [part for part in name.split(".") if part != "base_layer"]
-    return ".".join([*parts, "weight"] if layer.linear else parts)
 
 
 def _state_problem(layer: PackedLayer, census: Census, *, nested: bool | None) -> tuple[str, str]:

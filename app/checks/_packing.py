@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from app.facts.checkpoint import CheckpointFacts, incomplete_packing, printable
+from app.facts.checkpoint import CheckpointFacts, incomplete_packing
+from app.facts.words import listed, one_line
 from app.outcome import Fault, Finding, failed, passed, skipped
 from app.plan import Plan
 
@@ -39,7 +40,7 @@ def _packing(facts: CheckpointFacts, found: Mapping[str, Any] | None) -> Finding
     )
     if offenders:
         reason = f"{len(offenders)} packed weight(s) without all of their quantisation"
-        actual, step = "; ".join(offenders[:10]), FETCH_AGAIN
+        actual, step = listed(offenders, between="; "), FETCH_AGAIN
         reason += f": {offenders[0]}"
     elif found is None and facts.packed:
         reason = "weights are packed and config.json has no quantization_config"
@@ -62,7 +63,7 @@ def _wrong_method(found: Mapping[str, Any] | None, *, load_in_4bit: bool) -> Fin
     four = (
         method == "bitsandbytes" and found.get("load_in_4bit", found.get("_load_in_4bit")) is True
     )
-    actual = printable(f"{method}" + (f" {kind}" if four else ""))
+    actual = one_line(f"{method}" + (f" {kind}" if four else ""))
     if four and kind == "nf4" and load_in_4bit:
         return None
     if four and not load_in_4bit:

@@ -10,8 +10,8 @@ import math
 
 from app import sections
 from app.checks import Check
-from app.checks._words import listed
 from app.facts.adapter import AdapterFacts, Asked, Pair, inventory
+from app.facts.words import listed
 from app.outcome import Fault, Finding, failed, passed, skipped
 from app.plan import Plan
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import errno
-
 from app.checks import Check
 from app.facts.cache import CacheFacts
+from app.facts.disk import fault_of
+from app.facts.words import listed
 from app.outcome import Fault, Finding, failed, passed, skipped, warned
 from app.plan import Plan
 
@@ -33,7 +33,7 @@ def complete(facts: CacheFacts, _plan: Plan) -> Finding:
     n_bytes = sum(entry.n_bytes or 0 for entry in facts.files)
     expected = "every file that the folder's index names, and no link that leads nowhere"
     if facts.list_problem:
-        denied = facts.list_errno in {errno.EACCES, errno.EPERM}
+        denied = fault_of(facts.list_errno) is Fault.CONFIG
         return failed(
             f"{facts.folder} cannot be listed: {facts.list_problem}",
             expected="a folder that this uid may read",
@@ -46,11 +46,10 @@ def complete(facts: CacheFacts, _plan: Plan) -> Finding:
     if facts.missing and facts.origin == "folder":
         return skipped(f"{facts.missing[0]} is missing: the checkpoint stage judges local folders")
     if facts.missing:
-        shown = ", ".join(facts.missing[:10])
         return failed(
             f"{len(facts.missing)} file(s) of {facts.folder} are missing: {facts.missing[0]}",
             expected=expected,
-            actual=f"missing: {shown}",
+            actual=f"missing: {listed(facts.missing)}",
             next_step="delete the repository's folder in the cache, and let it be downloaded again",
         )
     if not facts.files:

@@ -10,11 +10,11 @@ from app.checks import Check
 from app.checks._packing import FETCH_AGAIN, quantization
 from app.facts.checkpoint import (
     CheckpointFacts,
-    listed,
     missing_from_files,
-    printable,
     tokenizer_problems,
 )
+from app.facts.disk import fault_of
+from app.facts.words import listed, one_line
 from app.outcome import Fault, Finding, failed, passed, skipped, warned
 from app.plan import Plan
 
@@ -27,7 +27,8 @@ def _fault(facts: CheckpointFacts, names: Iterable[str]) -> Fault | None:
     numbers = {facts.errnos[name] for name in names if name in facts.errnos} - {errno.ENOENT}
     if not numbers:
         return None
-    return Fault.CONFIG if numbers & {errno.EACCES, errno.EPERM} else Fault.READ_ERROR
+    denied = any(fault_of(number) is Fault.CONFIG for number in numbers)
+    return Fault.CONFIG if denied else Fault.READ_ERROR
 
 
 def config(facts: CheckpointFacts, _plan: Plan) -> Finding:
@@ -56,7 +57,7 @@ def config(facts: CheckpointFacts, _plan: Plan) -> Finding:
             actual=repr(kind)[:100],
             next_step="use a folder that transformers saved",
         )
-    return passed(f"model type {printable(kind)}", expected=expected, actual=printable(kind))
+    return passed(f"model type {one_line(kind)}", expected=expected, actual=one_line(kind))
 
 
 def index(facts: CheckpointFacts, _plan: Plan) -> Finding:
@@ -103,11 +104,11 @@ def shards(facts: CheckpointFacts, _plan: Plan) -> Finding:
     expected = "*.safetensors whose headers are valid and cover their files exactly"
     bad = [shard for shard in facts.shards if shard.problem]
     if bad:
+        told = [f"{one_line(shard.name)}: {shard.problem}" for shard in bad]
         return failed(
-            f"{printable(bad[0].name)}: {bad[0].problem}"
-            + (f" (+{len(bad) - 1} more)" if len(bad) > 1 else ""),
+            listed(told, 1),
             expected=expected,
-            actual="; ".join(f"{printable(s.name)}: {s.problem}" for s in bad[:10]),
+            actual=listed(told, between="; "),
             next_step=FETCH_AGAIN,
             fault=_fault(facts, [shard.name for shard in bad]),
         )
@@ -153,13 +154,11 @@ def tokenizer(facts: CheckpointFacts, _plan: Plan) -> Finding:
     """Without its own tokenizer a model is fed another one's numbers."""
     expected = "tokenizer.json or tokenizer.model (or a vocabulary), and tokenizer_config.json"
     if facts.broken_files:
-        name, problem = next(iter(facts.broken_files.items()))
+        broken = [f"{one_line(name)}: {problem}" for name, problem in facts.broken_files.items()]
         return failed(
-            f"{printable(name)}: {problem}",
+            listed(broken, 1),
             expected=expected,
-            actual="; ".join(
-                f"{printable(n)}: {p}" for n, p in list(facts.broken_files.items())[:10]
-            ),
+            actual=listed(broken, between="; "),
             next_step=FETCH_AGAIN,
         )
     usable, lacking = tokenizer_problems(facts)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import errno
-
 from app.checks import Check
+from app.facts.disk import fault_of as disk_fault
 from app.facts.host import FolderFacts, HostFacts, gib
+from app.facts.words import one_line
 from app.outcome import Fault, Finding, Severity, failed, passed, skipped, warned
 from app.plan import Plan
 from app.profiles import GIB
@@ -15,9 +15,6 @@ _ROOM_FOR_MODEL = 12 * GIB
 _ROOM_FOR_CACHES = GIB  # Triton and Inductor: hundreds of MB after a few runs
 _ROOM_FOR_REHEARSAL = GIB // 4  # the tiny model and its generated code: tens of MB
 
-# The disk failed or is full: another node, or somebody who clears up, can mend it.
-_OF_THE_DISK = frozenset({errno.EIO, errno.ESTALE, errno.ENOSPC, errno.ENXIO, errno.EREMOTEIO})
-
 
 def report_dir(facts: HostFacts, _plan: Plan) -> Finding:
     """Without a report nobody learns what happened, so this one comes first."""
@@ -25,11 +22,12 @@ def report_dir(facts: HostFacts, _plan: Plan) -> Finding:
     expected = "a folder in which this uid can create, fsync, rename and unlink a file"
     if found.problem:
         return failed(
-            f"the report folder {found.folder.path} cannot be written: {found.problem}",
+            f"the report folder {one_line(found.folder.path)} cannot be used: {found.problem}",
             expected=expected,
             actual=found.problem,
             next_step=f"mount a folder that uid {facts.uid} may write to and point "
-            f"{found.folder.variable} at it",
+            f"{found.folder.variable} at it, as an absolute path in UTF-8",
+            fault=Fault.CONFIG if found.errno is None else None,  # a path that is wrong by itself
         )
     return passed(f"{found.folder.path} can be written", expected=expected, actual="written")
 
@@ -44,13 +42,13 @@ def caches_writable(facts: HostFacts, _plan: Plan) -> Finding:
             expected=expected,
             actual="; ".join(found.folder.path for found in facts.caches),
         )
-    only_disk = all(found.errno in _OF_THE_DISK for found in bad)
+    only_disk = all(disk_fault(found.errno) is Fault.READ_ERROR for found in bad)
     variables = ", ".join(dict.fromkeys(found.folder.variable for found in bad))
     step = (
         "free space on that disk, or take another node"
         if only_disk
-        else f"set {variables} (or HOME, or XDG_CACHE_HOME) to absolute paths that uid "
-        f"{facts.uid} may write to"
+        else f"set {variables} (or HOME, or XDG_CACHE_HOME) to absolute paths in UTF-8 "
+        f"that uid {facts.uid} may write to"
     )
     return failed(
         f"{bad[0].folder.purpose}: {bad[0].problem}"
@@ -107,7 +105,8 @@ def _room(found: FolderFacts, facts: HostFacts, plan: Plan) -> int:
 
 
 def _named(found: FolderFacts) -> str:
-    return f"{found.folder.purpose} [{found.folder.variable}] {found.folder.path}: {found.problem}"
+    folder = found.folder
+    return f"{folder.purpose} [{folder.variable}] {one_line(folder.path, 400)}: {found.problem}"
 
 
 CHECKS: tuple[Check[HostFacts], ...] = (

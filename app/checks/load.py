@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from app.checks import Check
 from app.facts.load import LoadFacts
+from app.facts.words import listed
 from app.outcome import Fault, Finding, Severity, failed, passed, unread, warned
 from app.plan import Plan
-
-_FIRST = 10
 
 
 def weights_from_checkpoint(facts: LoadFacts, _plan: Plan) -> Finding:
@@ -23,7 +20,7 @@ def weights_from_checkpoint(facts: LoadFacts, _plan: Plan) -> Finding:
     wrong = (*facts.missing, *facts.mismatched)
     if wrong:
         return failed(
-            f"{len(wrong)} weights are random numbers, not the checkpoint's: {_first(wrong)}",
+            f"{len(wrong)} weights are random numbers, not the checkpoint's: {listed(wrong)}",
             expected="every weight of the model is in the checkpoint, in the model's shape",
             actual=f"{len(facts.missing)} missing, {len(facts.mismatched)} of another shape",
             next_step="use a complete checkpoint that fits its own config.json",
@@ -38,9 +35,9 @@ def only_the_folder(facts: LoadFacts, _plan: Plan) -> Finding:
     """Whether the resolved folder is what was loaded; names are rewritten on the way down."""
     if facts.foreign_files:
         return failed(
-            f"weights were read from elsewhere: {_first(facts.foreign_files)}",
+            f"weights were read from elsewhere: {listed(facts.foreign_files)}",
             expected=facts.folder,
-            actual=_first(facts.foreign_files),
+            actual=listed(facts.foreign_files),
             next_step="name a folder that no library takes for another model, and report it",
         )
     if not facts.files:
@@ -49,7 +46,7 @@ def only_the_folder(facts: LoadFacts, _plan: Plan) -> Finding:
             next_step="the model's code loads by itself; report it with this file",
             fault=Fault.INTERNAL,
         )
-    return passed(f"loaded from {facts.folder}", actual=", ".join(facts.files[:_FIRST]))
+    return passed(f"loaded from {facts.folder}", actual=listed(facts.files))
 
 
 def nothing_left_over(facts: LoadFacts, _plan: Plan) -> Finding:
@@ -57,7 +54,7 @@ def nothing_left_over(facts: LoadFacts, _plan: Plan) -> Finding:
     if facts.unexpected:
         return warned(
             f"{len(facts.unexpected)} tensors of the checkpoint went nowhere: "
-            f"{_first(facts.unexpected)}",
+            f"{listed(facts.unexpected)}",
             expected="the model has a place for every tensor, or its class ignores the key",
             actual=f"{len(facts.unexpected)} unused",
             next_step="check that config.json names the architecture that wrote these weights",
@@ -75,11 +72,6 @@ def tokenizer(facts: LoadFacts, _plan: Plan) -> Finding:
             next_step="add the tokenizer's files to the model folder",
         )
     return passed(f"tokenizer: {facts.tokenizer_class}")
-
-
-def _first(names: Sequence[str]) -> str:
-    more = len(names) - _FIRST
-    return ", ".join(names[:_FIRST]) + (f" and {more} more" if more > 0 else "")
 
 
 CHECKS: tuple[Check[LoadFacts], ...] = (

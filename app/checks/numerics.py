@@ -14,8 +14,8 @@ from collections.abc import Callable
 from app import sections
 from app.checks import Check
 from app.checks._blame import NODE_STEP, blame
-from app.checks._words import NAMED, listed
 from app.facts.numerics import NumericsFacts, StepFacts
+from app.facts.words import NAMED, listed
 from app.outcome import Fault, Finding, Severity, failed, passed, skipped, warned
 from app.plan import Plan
 
@@ -90,12 +90,14 @@ def loss_finite(facts: NumericsFacts, plan: Plan) -> Finding:
     def judge(steps: StepFacts) -> Finding:
         losses = (steps.base_loss, *steps.losses)
         shown = ", ".join(f"{loss:.6g}" for loss in losses)
-        if _unfinite(*losses) or len(steps.losses) < plan.steps:
+        wrong, n = _unfinite(*losses), len(steps.losses)
+        if wrong or n < plan.steps:
             return failed(
-                "a loss is not finite",
+                "a loss is not finite" if wrong else f"only {n} of {plan.steps} steps were run",
                 expected=f"{plan.steps} finite losses",
                 actual=f"{shown} (the first without the adapter)",
-                next_step=NODE_STEP,
+                next_step=NODE_STEP if wrong else "report it with this file: it is a bug here",
+                fault=None if wrong else Fault.INTERNAL,
             )
         return passed(f"{len(steps.losses)} finite losses ({steps.arithmetic})", actual=shown)
 

@@ -9,6 +9,8 @@ from app.checks import Check
 from app.checks import _contract as contract
 from app.checks._contract import Rule, offenders
 from app.facts.census import Census
+from app.facts.names import origin_name
+from app.facts.words import NAMED, listed
 from app.outcome import Fault, Finding, Severity, failed, passed, warned
 from app.plan import Plan
 from app.sections import (
@@ -19,7 +21,6 @@ from app.sections import (
     ResolvedPrecision,
 )
 
-_FIRST = 10
 _IN_REASON = 3
 
 # Only this one is a warning: what a file declares about itself can be stale without harm.
@@ -39,11 +40,9 @@ def _judge(rule: Rule, good: str | Callable[[Census], str], next_step: str) -> C
         kinds = Counter(each.category for each in found)
         counted = ", ".join(f"{n} {category}" for category, n in kinds.items())
         return say(
-            f"{counted}: "
-            + ", ".join(_named(each) for each in found[:_IN_REASON])
-            + (f" and {len(found) - _IN_REASON} more" if len(found) > _IN_REASON else ""),
+            f"{counted}: {listed(map(_named, found), _IN_REASON)}",
             expected=found[0].expected,
-            actual="; ".join(_named(each) for each in found[:_FIRST]),
+            actual=listed(map(_named, found), between="; "),
             next_step=next_step,
         )
 
@@ -96,7 +95,7 @@ def section(after_load: Census, after_adapter: Census | None, plan: Plan) -> Pre
     profile = plan.profile
     looks = {"load": after_load} | ({"adapter": after_adapter} if after_adapter else {})
     found = {
-        (each.name.removeprefix("base_model.model."), each.actual): each
+        (origin_name(each.name), each.actual): each
         for census in looks.values()
         for each in offenders(census, plan)
     }
@@ -109,7 +108,7 @@ def section(after_load: Census, after_adapter: Census | None, plan: Plan) -> Pre
             forced_float32=contract.expects_forced_float32(after_load, plan),
         ),
         observed={name: observed(census) for name, census in looks.items()},
-        offenders=list(found.values())[:_FIRST],
+        offenders=list(found.values())[:NAMED],
         n_offenders=dict(Counter(each.category for each in found.values())),
     )
 

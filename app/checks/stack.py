@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from app.checks import Check
 from app.facts.stack import StackFacts
@@ -90,6 +91,8 @@ def bitsandbytes(facts: StackFacts, plan: Plan) -> Finding:
     if not plan.request.load_in_4bit:
         return skipped("4-bit loading is off")
     actual = f"{facts.bnb_library}, compiled with CUDA: {facts.bnb_compiled_with_cuda}"
+    if "bitsandbytes" in facts.broken:
+        return skipped("bitsandbytes cannot be imported")
     dead = facts.bnb_library.startswith("ErrorHandler")
     if dead or (plan.profile.needs_gpu and not facts.bnb_compiled_with_cuda):
         return failed(
@@ -103,7 +106,7 @@ def bitsandbytes(facts: StackFacts, plan: Plan) -> Finding:
 
 
 def packages(facts: StackFacts, _plan: Plan) -> Finding:
-    """Every package a boot needs is installed, its version from metadata."""
+    """Every package a boot needs is installed, by its metadata, and can be imported."""
     if facts.missing:
         return failed(
             f"not installed: {', '.join(facts.missing)}",
@@ -111,6 +114,9 @@ def packages(facts: StackFacts, _plan: Plan) -> Finding:
             actual=f"missing {', '.join(facts.missing)}",
             next_step=_REBUILD,
         )
+    if facts.broken:
+        found = list(facts.broken.values())
+        return replace(found[0], reason="; ".join(each.reason for each in found))
     main = ("torch", "unsloth", "transformers", "peft", "bitsandbytes")
     return passed(", ".join(f"{name} {facts.packages.get(name, '?')}" for name in main))
 

@@ -13,6 +13,7 @@ from app.engine.arguments import adapter_arguments
 from app.engine.weights import to_host
 from app.errors import BootError
 from app.facts.adapter import AdapterFacts, Asked, Pair, Projection, inventory
+from app.facts.names import origin_name
 from app.outcome import Fault
 from app.plan import Plan
 
@@ -98,11 +99,11 @@ def projections(model: nn.Module) -> tuple[Projection, ...]:
         inner = name.startswith(inside) and not name.endswith(".base_layer")
         if not isinstance(module, nn.Linear) or inner:
             continue
-        origin = layers.origin_name(name)
+        origin = origin_name(name)
         parent = modules.get(name.removesuffix(".base_layer").rpartition(".")[0])
         found.append(_projection(origin, module, beside_experts=hasattr(parent, "experts")))
     found += [
-        _fused(layers.origin_name(name))
+        _fused(origin_name(name))
         for name, parameter in model.named_parameters()
         if parameter.ndim == _FUSED_NDIM and "experts" in name.split(".") and "lora_" not in name
     ]
@@ -147,7 +148,7 @@ def lora_parameters(model: nn.Module) -> dict[str, tuple[nn.Parameter, nn.Parame
 def _pair_name(name: str, layer: Any) -> str:
     """A pair on a bare parameter (fused experts) is named by the parameter, not its module."""
     parameter = getattr(layer, "parameter_name", "")
-    origin = layers.origin_name(name)
+    origin = origin_name(name)
     return f"{origin}.{parameter}" if parameter else origin
 
 
@@ -190,16 +191,10 @@ def _pair(place: Projection, layer: Any, *, b_zero: bool | None) -> Pair:
         r=r,
         alpha=alpha,
         dropout=float(getattr(layer.lora_dropout[_ADAPTER], "p", 0.0)),
-        a_dtype=_dtype(a),
-        b_dtype=_dtype(b),
         a_shape=tuple(a.shape),
         b_shape=tuple(b.shape),
         b_zero=b_zero,
     )
-
-
-def _dtype(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _all_zero(tensors: list[torch.Tensor]) -> list[bool | None]:
@@ -213,7 +208,7 @@ def _modules_to_save(model: nn.Module) -> tuple[str, ...]:
     from peft.utils import ModulesToSaveWrapper
 
     return tuple(
-        layers.origin_name(name)
+        origin_name(name)
         for name, module in model.named_modules()
         if isinstance(module, ModulesToSaveWrapper)
     )

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from app.engine.packed import base_model
 from app.facts.adapter import ComponentT
 from app.plan import Plan
 
@@ -184,7 +185,7 @@ def _finish(
     notes: tuple[str, ...],
 ) -> Batch:
     """Labels, the inputs that the model's forward takes, device and dtype."""
-    base = _base(model)
+    base: Any = base_model(model)  # its forward names the inputs, PEFT's takes anything
     accepted = inspect.signature(type(base).forward).parameters
     ids = encoded["input_ids"]
     labels = ids.clone()
@@ -204,11 +205,6 @@ def _finish(
     }
     n_supervised = int((labels[:, 1:] != _IGNORED).sum())  # the first token has nothing before it
     return Batch(inputs, ids.numel(), n_supervised, modalities, notes)
-
-
-def _base(model: Any) -> Any:
-    """The model below PEFT: its forward names the inputs, PEFT's takes anything."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def _special_ids(config: Any) -> set[int]:

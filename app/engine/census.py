@@ -19,6 +19,7 @@ from app.facts.census import (
     TensorFacts,
 )
 from app.facts.checkpoint import CheckpointFacts
+from app.facts.names import dtype_name, origin_name
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +45,7 @@ def take(model: torch.nn.Module, checkpoint: CheckpointFacts | None = None) -> C
         checkpoint_packs=None if checkpoint is None else bool(checkpoint.packed),
         device_map=_device_map(model),
         model_class=type(base).__name__,
-        model_dtype=_name(getattr(base, "dtype", "")),
+        model_dtype=dtype_name(getattr(base, "dtype", "")),
         config_dtypes=dict(_config_dtypes(config)),
         bnb_compute_dtype=_bnb_compute_dtype(quantization),
         forced_float32=None if forced is None else bool(forced),
@@ -54,13 +55,8 @@ def take(model: torch.nn.Module, checkpoint: CheckpointFacts | None = None) -> C
     )
 
 
-def _name(dtype: object) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def _tensors(model: torch.nn.Module) -> Iterator[TensorFacts]:
-    """Every tensor under every name it has; tied ones say whose storage they share."""
-    first: dict[int, str] = {}
+    """Every tensor under every name it has."""
     for path, module in model.named_modules():
         held: list[tuple[str, Kind, torch.Tensor | None]] = [
             *((leaf, "parameter", value) for leaf, value in module._parameters.items()),
@@ -74,20 +70,13 @@ def _tensors(model: torch.nn.Module) -> Iterator[TensorFacts]:
                 name=name,
                 kind=kind,
                 category=_category(name, module, value),
-                dtype=_name(value.dtype),
+                dtype=dtype_name(value.dtype),
                 device=str(value.device),
                 numel=value.numel(),
                 requires_grad=value.requires_grad,
                 persistent=leaf not in module._non_persistent_buffers_set,
-                shares=_shares(name, value, first),
             )
             yield from _state_tensors(name, getattr(value, "quant_state", None))
-
-
-def _shares(name: str, value: torch.Tensor, first: dict[int, str]) -> str:
-    """The first name with the same storage; tensors without one (meta) share nothing."""
-    address = 0 if value.is_meta else value.untyped_storage().data_ptr()
-    return "" if not address or first.setdefault(address, name) == name else first[address]
 
 
 def _category(name: str, module: torch.nn.Module, value: torch.Tensor) -> Category:
@@ -120,7 +109,7 @@ def _state_tensors(name: str, state: Any) -> Iterator[TensorFacts]:
     }
     for part, value in parts.items():
         if value is not None and hasattr(value, "device"):
-            dtype, device = _name(value.dtype), str(value.device)
+            dtype, device = dtype_name(value.dtype), str(value.device)
             label = f"{name}.{part}"
             yield TensorFacts(label, "quant_state", "quant_state", dtype, device, value.numel())
 
@@ -140,29 +129,29 @@ def _packed_layers(model: torch.nn.Module) -> Iterator[PackedLayer]:
             yield PackedLayer(
                 name=path if linear else f"{path}.{leaf}",
                 linear=linear,
-                weight_dtype=_name(weight.dtype),
+                weight_dtype=dtype_name(weight.dtype),
                 numel=weight.numel(),
                 features=math.prod(shape) if shape else declared,
-                quant_storage=_name(getattr(module if linear else weight, "quant_storage", "")),
+                quant_storage=dtype_name((module if linear else weight).quant_storage),
                 compute_dtype=_optional(getattr(module, "compute_dtype", None)),
                 state=_state(state),
-                projection=packed.is_projection(packed.plain_name(path)),
+                projection=packed.is_projection(origin_name(path)),
             )
 
 
 def _optional(dtype: object) -> str | None:
-    return None if dtype is None else _name(dtype)
+    return None if dtype is None else dtype_name(dtype)
 
 
 def _state(state: Any) -> QuantState | None:
     if state is None:
         return None
     return QuantState(
-        dtype=_name(state.dtype),
+        dtype=dtype_name(state.dtype),
         quant_type=str(state.quant_type),
         blocksize=int(state.blocksize),
         nested=bool(state.nested),
-        absmax_dtype=_name(state.absmax.dtype),
+        absmax_dtype=dtype_name(state.absmax.dtype),
         shape=tuple(state.shape or ()),
     )
 
@@ -180,10 +169,10 @@ def _plain_linears(model: torch.nn.Module) -> Iterator[PlainLinear]:
             continue
         if any(part.startswith("lora_") for part in path.split(".")):
             continue
-        name = packed.plain_name(path)
+        name = origin_name(path)
         # Only exact Linears are replaced (transformers' replace_with_bnb_linear).
         left = type(module) is not torch.nn.Linear or not should_convert_module(name, skip)
-        yield PlainLinear(path, _name(module.weight.dtype), packed.is_projection(name), left)
+        yield PlainLinear(path, dtype_name(module.weight.dtype), packed.is_projection(name), left)
 
 
 def _device_map(model: torch.nn.Module) -> dict[str, str]:
@@ -205,7 +194,7 @@ def _config_dtypes(config: Any) -> Iterator[tuple[str, str]]:
     for path, each in _sub_configs(config):
         dtype = getattr(each, "dtype", None)
         if dtype is not None:
-            yield path, _name(dtype)
+            yield path, dtype_name(dtype)
 
 
 def _families(config: Any) -> Iterator[str]:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 from typing import Any
 
-from app.engine.stack import causes
-from app.errors import BootError
+from app.errors import BootError, causes
+from app.facts import disk
 from app.outcome import Fault
 from app.profiles import GIB, Profile
-
-# errno of a read that another try or another node may do better.
-_READ_ERRORS = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENODEV, errno.ENOTCONN)
 
 
 def typed(error: Exception, info: Any, profile: Profile) -> BootError | None:
@@ -34,7 +30,7 @@ def typed(error: Exception, info: Any, profile: Profile) -> BootError | None:
                 Fault.HARDWARE_MISMATCH,
                 "raise the memory limit of the container",
             )
-        if isinstance(cause, OSError) and cause.errno in _READ_ERRORS:
+        if isinstance(cause, OSError) and disk.fault_of(cause.errno) is Fault.READ_ERROR:
             return _failure(
                 "the weights could not be read",
                 cause,

@@ -55,7 +55,11 @@ def load(plan: Plan, checkpoint: CheckpointFacts, *, device_index: int = 0) -> L
     device = device_index if profile.needs_gpu else profile.device
     began = time.monotonic()
     on_cpu = unsloth.DEVICE_TYPE == "cpu"
-    with _watched() as watched, _skip_list(extend=on_cpu and not checkpoint.packed):
+    with (
+        _watched() as watched,
+        _skip_list(extend=on_cpu and not checkpoint.packed),
+        _auto_class(plan.resolved.folder, choose=on_cpu),
+    ):
         try:
             model, tokenizer = FastModel.from_pretrained(
                 _exact(plan.resolved.folder),
@@ -108,6 +112,33 @@ def _skip_list(*, extend: bool) -> Iterator[None]:
         yield
     finally:
         SKIP_QUANTIZATION_MODULES.remove(SKIP_PATTERN)
+
+
+@contextmanager
+def _auto_class(folder: Path, *, choose: bool) -> Iterator[None]:
+    """Let Unsloth's CPU backend load vision-language models, as its CUDA path does.
+
+    It asks `transformers.AutoModelForCausalLM` for every model, by that name and at each load;
+    families like Qwen2.5-VL are only in AutoModelForImageTextToText's table.
+    """
+    import transformers
+    from transformers import AutoConfig
+    from transformers.models.auto import modeling_auto as auto
+
+    config = type(AutoConfig.from_pretrained(folder)) if choose else None
+    if (
+        config is None
+        or config in auto.MODEL_FOR_CAUSAL_LM_MAPPING
+        or config not in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    ):
+        yield
+        return
+    usual = transformers.AutoModelForCausalLM
+    transformers.AutoModelForCausalLM = transformers.AutoModelForImageTextToText
+    try:
+        yield
+    finally:
+        transformers.AutoModelForCausalLM = usual
 
 
 @contextmanager

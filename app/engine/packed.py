@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from app.facts.census import Fate, PackedFate
 from app.facts.checkpoint import CheckpointFacts
+from app.facts.names import origin_name
 
 if TYPE_CHECKING:
     import torch
@@ -49,12 +50,6 @@ def base_model(model: torch.nn.Module) -> torch.nn.Module:
     inner = getattr(model, "get_base_model", None)
     found: torch.nn.Module = inner() if callable(inner) else model
     return found
-
-
-def plain_name(name: str) -> str:
-    """A module's or tensor's name as it was before peft wrapped it."""
-    parts = name.removeprefix("base_model.model.").split(".")
-    return ".".join(part for part in parts if part not in ("base_layer", "original_module"))
 
 
 def key_mapper(base: torch.nn.Module, names: Iterable[str]) -> Callable[[str], str]:
@@ -100,16 +95,14 @@ def fates(model: torch.nn.Module, checkpoint: CheckpointFacts) -> tuple[PackedFa
         name = rename(key)
         path, _, leaf = name.rpartition(".")
         fate: Fate
-        deviation: float | None = None
         if name not in names:
             fate = "ignored" if any(each.search(name) for each in ignored) else "absent"
         else:
             weight = modules[path]._parameters.get(leaf)
             fate = _kept(modules[path], weight)
             if fate == "dequantised" and weight is not None:
-                fate, deviation = _compared(weight, checkpoint.folder, key, files)
-        is_nested = f"{key}.nested_absmax" in nested
-        return PackedFate(key, name, fate, is_nested, is_projection(path), deviation)
+                fate = _compared(weight, checkpoint.folder, key, files)
+        return PackedFate(name, fate, f"{key}.nested_absmax" in nested, is_projection(path))
 
     return tuple(fate_of(key) for key in checkpoint.packed)
 
@@ -120,7 +113,7 @@ def _modules(base: torch.nn.Module) -> dict[str, torch.nn.Module]:
     for name, module in base.named_modules():
         parts = name.split(".")
         if not any(part.startswith("lora_") or part == "modules_to_save" for part in parts):
-            found[plain_name(name)] = module  # a wrapped module comes after its wrapper
+            found[origin_name(name)] = module  # a wrapped module comes after its wrapper
     return found
 
 
@@ -143,25 +136,23 @@ def _kept(module: torch.nn.Module, weight: torch.Tensor | None) -> Fate:
     return "dequantised"
 
 
-def _compared(
-    weight: torch.Tensor, folder: Path, key: str, files: Mapping[str, str]
-) -> tuple[Fate, float | None]:
+def _compared(weight: torch.Tensor, folder: Path, key: str, files: Mapping[str, str]) -> Fate:
     """Compare a plain weight with the checkpoint's, dequantised by bitsandbytes itself."""
     import torch
 
     if weight.is_meta:
-        return "differs", None
+        return "differs"
     expected = _dequantised(folder, key, files)
     if weight.dim() == expected.dim() + 1:
-        return "dequantised", None  # experts fused into one tensor: no single one to compare
+        return "dequantised"  # experts fused into one tensor: no single one to compare
     if weight.shape != expected.shape:
-        return "differs", None
+        return "differs"
     expected = expected.to(weight.dtype).float()
     actual = weight.detach().to("cpu", torch.float32)
     excess = (actual - expected).abs() / (_RELATIVE * expected.abs() + _ABSOLUTE)
     excess = torch.where(actual == expected, 0.0, excess)  # also where both are infinite
     worst = float(torch.nan_to_num(excess, nan=torch.inf).max())
-    return ("dequantised" if worst <= 1.0 else "differs"), worst
+    return "dequantised" if worst <= 1.0 else "differs"
 
 
 def _dequantised(folder: Path, key: str, files: Mapping[str, str]) -> torch.Tensor:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import errno
+import importlib
 import platform
 import sys
+import traceback
 from collections.abc import Iterator
 from importlib import metadata
+from typing import Any
 
-from app.errors import BootError
+from app.errors import BootError, causes
+from app.facts import disk
 from app.facts.stack import StackFacts
-from app.outcome import Fault
+from app.outcome import Fault, Finding
 
 # Unsloth patches these while it imports them; loaded before, they stay unpatched with a warning.
 _AFTER_UNSLOTH = ("transformers", "trl", "peft")
@@ -26,6 +29,12 @@ REQUIRED_PACKAGES: tuple[str, ...] = (
 OPTIONAL_PACKAGES: tuple[str, ...] = (
     *("torchao", "xformers", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
 )
+# Unsloth comes up without these, or with them broken: it drops 4-bit, or the vision tower fails at
+# the load. `ops` is where torchvision's compiled part is.
+_PROVEN = ("timm", "torchvision.ops", "bitsandbytes")
+# Its CPU backend is imported while this one is handled, and so becomes the context of all that
+# fails there: a way to branch, no cause.
+_BRANCH = "_CPUBackendSelected"
 
 
 def import_stack(*, tolerate_torch: bool = False) -> None:
@@ -50,55 +59,67 @@ def import_stack(*, tolerate_torch: bool = False) -> None:
             source="unsloth 2026.10.9, _gpu_init.py",
             next_step="call the engine, or import unsloth, before anything that imports them",
         )
+    _import("unsloth")
+
+
+def _import(name: str) -> None:
+    """Import a module for its effects; whatever that throws ends as a BootError.
+
+    Any class can come out of an import: AttributeError between versions that do not fit,
+    SyntaxError from a file that is cut off, SystemExit from a module that was written as a program.
+    """
     try:
-        import unsloth  # noqa: F401 - imported for its effects
-    except (ImportError, OSError, RuntimeError, MemoryError) as error:
-        # NotImplementedError, which it raises without a device, is a RuntimeError. What is none of
-        # these bubbles up as it is, and the step guard keeps its causes.
-        raise _import_failed(error) from error
+        importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        raise _import_failed(name, error) from error
 
 
-def causes(error: BaseException) -> Iterator[BaseException]:
-    """The exception and what caused it, innermost last. Unsloth and transformers mask causes."""
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        yield current
-        hidden = current.__suppress_context__
-        current = current.__cause__ or (None if hidden else current.__context__)
+def _broken() -> Iterator[tuple[str, Finding]]:
+    """Which of the packages that Unsloth does not insist on cannot be imported, and why."""
+    for name in _PROVEN:
+        try:
+            _import(name)
+        except BootError as error:
+            yield name, error.finding
 
 
-def _import_failed(error: BaseException) -> BootError:
+def _import_failed(name: str, error: BaseException) -> BootError:
     """The import's failure in our words, with the innermost cause and the fault of its class."""
-    chain = list(causes(error))
+    chain = [cause for cause in causes(error) if type(cause).__name__ != _BRANCH]
     innermost = chain[-1]
-    fault, next_step = _import_fault(chain)
+    fault, next_step = _import_fault(name, chain)
     outer = "" if innermost is error else f" (seen as {type(error).__name__}: {_line(error)})"
     return BootError(
-        f"importing unsloth failed: {type(innermost).__name__}: {_line(innermost)}{outer}",
+        f"importing {name} failed: {type(innermost).__name__}: {_line(innermost)}{outer}",
         fault=fault,
-        expected="import unsloth",
-        actual=_line(innermost),
-        source="unsloth 2026.10.9",
+        expected=f"import {name}",
+        actual=f"{_line(innermost)}{_place(innermost)}",
+        source="the import itself",
         next_step=next_step,
     )
 
 
-def _import_fault(chain: list[BaseException]) -> tuple[Fault, str]:
+def _place(error: BaseException) -> str:
+    """Where it was raised, Python's own import machinery left out."""
+    raised = traceback.walk_tb(error.__traceback__)
+    places = [f"{frame.f_code.co_filename}:{line}" for frame, line in raised]
+    ours = [place for place in places if not place.startswith("<frozen")]
+    return f" ({ours[-1]})" if ours else ""
+
+
+def _import_fault(name: str, chain: list[BaseException]) -> tuple[Fault, str]:
     for cause in chain:
         # What unsloth_zoo/device_type.py raises when torch sees no accelerator.
-        if isinstance(cause, NotImplementedError):
+        if isinstance(cause, NotImplementedError) and name == "unsloth":
             if _torch_is_cpu_only():
                 return Fault.INTERNAL, "the image has a CPU-only torch: rebuild it from its lock"
             return Fault.NODE_UNFIT, "torch sees no GPU: check the node's driver and device request"
         if isinstance(cause, MemoryError):
             return Fault.HARDWARE_MISMATCH, "raise the memory limit of the container"
-        if isinstance(cause, OSError) and cause.errno in (errno.EIO, errno.ESTALE):
-            return Fault.READ_ERROR, "check the disk or image layer that holds the packages"
-        if isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EROFS, errno.ENOSPC):
-            where = f" {cause.filename}" if cause.filename else ""
-            return Fault.CONFIG, f"make{where} writable for uid of this process, with space left"
+        fault = disk.fault_of(cause.errno) if isinstance(cause, OSError) else None
+        if fault is not None:
+            where = getattr(cause, "filename", None) or "what the packages read and write at import"
+            return fault, f"see that {where} is readable and writable for this uid, and has room"
     return Fault.INTERNAL, "rebuild the image from its lock; the traceback is in the log"
 
 
@@ -109,16 +130,15 @@ def _torch_is_cpu_only() -> bool:
 
 def _line(error: BaseException) -> str:
     """The text of an exception on one line, short enough for a report."""
-    return " ".join(str(error).split())[:500] or type(error).__name__
+    return _one_line(error) or type(error).__name__
 
 
 def gather() -> StackFacts:
     """Read the stack. Needs `import_stack` before; touches no CUDA context but Unsloth's own."""
     import torch
     import unsloth
-    from bitsandbytes import cextension
 
-    library = cextension.lib
+    broken = dict(_broken())
     found = {name: _version(name) for name in (*REQUIRED_PACKAGES, *OPTIONAL_PACKAGES)}
     return StackFacts(
         python=platform.python_version(),
@@ -128,10 +148,21 @@ def gather() -> StackFacts:
         cudnn=torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None,
         architectures=_architectures(),
         device_type=str(unsloth.DEVICE_TYPE),
-        bnb_library=type(library).__name__,
-        bnb_compiled_with_cuda=bool(library.compiled_with_cuda),
-        bnb_problem=_line_of(vars(library).get("error_msg", "")),
+        broken=broken,
+        **({} if "bitsandbytes" in broken else _native_library()),
     )
+
+
+def _native_library() -> dict[str, Any]:
+    """What bitsandbytes has loaded, or stands in for what it could not load."""
+    from bitsandbytes import cextension
+
+    library = cextension.lib
+    return {
+        "bnb_library": type(library).__name__,
+        "bnb_compiled_with_cuda": bool(library.compiled_with_cuda),
+        "bnb_problem": _one_line(vars(library).get("error_msg", "")),
+    }
 
 
 def _architectures() -> tuple[str, ...]:
@@ -150,5 +181,5 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _line_of(text: object) -> str:
+def _one_line(text: object) -> str:
     return " ".join(str(text).split())[:500]

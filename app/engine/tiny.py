@@ -5,11 +5,10 @@ nothing: no download, no file read. The same source on the same package versions
 same bytes (another CPU instruction set moves last bits of bitsandbytes' nested_quant_map
 and nothing else), so a folder can be named by its inputs (`app.rehearsal`).
 
-It runs in a process of its own (`python -m app.engine.tiny DEST [--plain]`): it pins torch's
-thread count and does not restore it.
+It runs in a process of its own (`python -m app.engine.tiny DEST`): it pins torch's thread count
+and does not restore it.
 """
 
-import argparse
 import math
 import sys
 import tempfile
@@ -219,32 +218,19 @@ def quantise(plain: Path, destination: Path, skip: Sequence[str]) -> PreTrainedM
     return model
 
 
-def build(destination: Path, *, plain: bool) -> None:
+def build(destination: Path) -> None:
     """Writes the checkpoint and its processor into `destination`, which must not exist yet."""
     # One thread: no sum's order, hence no byte, depends on the number of cores.
     torch.set_num_threads(1)
     destination.mkdir(parents=True)
-    if plain:
-        plain_model().save_pretrained(destination)
-    else:
-        with tempfile.TemporaryDirectory(dir=destination.parent) as staging:
-            plain_model().save_pretrained(staging)
-            quantise(Path(staging), destination, SKIP_MODULES)
+    with tempfile.TemporaryDirectory(dir=destination.parent) as staging:
+        plain_model().save_pretrained(staging)
+        quantise(Path(staging), destination, SKIP_MODULES)
     processor().save_pretrained(destination)
     for file in destination.iterdir():
         # safetensors writes 0600; another uid that shares the cache must be able to read it.
         file.chmod(0o644)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Command line: DEST [--plain]."""
-    parser = argparse.ArgumentParser(prog="python -m app.engine.tiny", description=__doc__)
-    parser.add_argument("destination", type=Path, help="folder to write; must not exist yet")
-    parser.add_argument("--plain", action="store_true", help="bfloat16 weights instead of NF4")
-    options = parser.parse_args(arguments)
-    build(options.destination, plain=options.plain)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    build(Path(sys.argv[1]))

@@ -17,9 +17,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from app.engine import layers
 from app.engine.packed import base_model, key_mapper
 from app.facts.checkpoint import CheckpointFacts, TensorHeader
+from app.facts.names import dtype_name, origin_name
 from app.facts.numerics import FileTensor, NotFinite, WeightFacts, WhereT
 
 _DETAILS = 10  # offenders that are counted and looked up in the file; the rest are only named
@@ -56,7 +56,7 @@ def _scales(name: str, parameter: nn.Parameter) -> Iterator[tuple[str, torch.Ten
 def tensors(model: nn.Module) -> Iterator[tuple[str, WhereT, torch.Tensor]]:
     """Parameters with their scales, then persistent buffers. Tied tensors come once."""
     for name, parameter in model.named_parameters():
-        origin = layers.origin_name(name)
+        origin = origin_name(name)
         yield origin, "parameter", parameter.detach()
         for scale, tensor in _scales(origin, parameter):
             yield scale, "absmax", tensor
@@ -71,7 +71,7 @@ def _buffers(model: nn.Module) -> Iterator[tuple[str, torch.Tensor, bool]]:
         for name, buffer in module.named_buffers(recurse=False):
             if id(buffer) not in seen:
                 seen.add(id(buffer))
-                full = layers.origin_name(f"{prefix}.{name}" if prefix else name)
+                full = origin_name(f"{prefix}.{name}" if prefix else name)
                 yield full, buffer, name not in module._non_persistent_buffers_set
 
 
@@ -129,8 +129,7 @@ def _explain(bad: list[tuple[str, WhereT, torch.Tensor]], files: _Files) -> tupl
     """Counts NaN and infinity of the first offenders and looks them up in the checkpoint."""
     found = []
     for index, (name, where, tensor) in enumerate(bad):
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        entry = NotFinite(name, where, dtype, n_nan=0, n_inf=0)
+        entry = NotFinite(name, where, dtype_name(tensor.dtype), n_nan=0, n_inf=0)
         if index < _DETAILS:
             entry = replace(
                 entry,
@@ -152,7 +151,7 @@ class _Files:
     def _headers(self) -> dict[str, TensorHeader]:
         if self._checkpoint is None:
             return {}
-        names = [layers.origin_name(name) for name, _ in self._model.named_parameters()]
+        names = [origin_name(name) for name, _ in self._model.named_parameters()]
         renamed = key_mapper(base_model(self._model), names)
         return {renamed(header.name): header for header in self._checkpoint.tensors}
 
@@ -170,8 +169,7 @@ class _Files:
             return None
         largest = tensor.double().abs().max().item()
         finite = isfinite(largest)
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        return FileTensor(dtype, finite, largest if finite else inf)
+        return FileTensor(dtype_name(tensor.dtype), finite, largest if finite else inf)
 
 
 def _file_names(name: str) -> tuple[str, ...]:
@@ -192,7 +190,7 @@ def checksums(model: nn.Module, skip: frozenset[int]) -> dict[str, int]:
     for name, parameter in model.named_parameters():
         if id(parameter) in skip:
             continue
-        origin = layers.origin_name(name)
+        origin = origin_name(name)
         for full, tensor in ((origin, parameter), *_scales(origin, parameter)):
             if not tensor.is_meta and tensor.numel():
                 names.append(full)

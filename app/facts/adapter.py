@@ -42,8 +42,6 @@ class Pair:
     r: int
     alpha: float
     dropout: float
-    a_dtype: str
-    b_dtype: str
     a_shape: tuple[int, ...]
     b_shape: tuple[int, ...]
     b_zero: bool | None

@@ -17,10 +17,7 @@ Fate = Literal["linear4bit", "packed", "dequantised", "differs", "bytes", "ignor
 
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
-    """One parameter, buffer or tensor of a quant state. `shares` names the first with its storage.
-
-    `persistent` is whether it belongs to the state dict.
-    """
+    """One parameter, buffer or tensor of a quant state; persistent is what the state dict holds."""
 
     name: str
     kind: Kind
@@ -30,7 +27,6 @@ class TensorFacts:
     numel: int
     requires_grad: bool = False
     persistent: bool = True
-    shares: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +76,13 @@ class PackedFate:
     `linear4bit` and `packed` (fused experts) are as stored; `dequantised` equals the checkpoint's
     values and `differs` does not (a fresh weight, for instance); `bytes` are packed numbers in a
     module that cannot read them; `ignored` has no module and the model's class ignores the key;
-    `absent` has no module and nobody says why. `deviation` is the largest difference over what
-    rounding allows, None where nothing was compared.
+    `absent` has no module and nobody says why.
     """
 
-    checkpoint_name: str
     name: str
     fate: Fate
     nested: bool
     projection: bool
-    deviation: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

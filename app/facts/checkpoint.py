@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from app.facts.words import one_line
 
 # bitsandbytes' `QuantState.from_dict` (functional.py, 0.50): what a packed weight needs beside it.
 _STATE = ".quant_state.bitsandbytes__"
@@ -26,19 +28,6 @@ _TOKENIZERS = (
 _PROCESSORS = frozenset({"processor_config.json", "preprocessor_config.json"})
 
 
-def printable(text: str, limit: int = 160) -> str:
-    """A name from a file as it can stand in a finding: one line, no control characters, bounded."""
-    shown = text if len(text) <= limit else f"{text[: limit - 3]}..."
-    return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in shown)
-
-
-def listed(names: Iterable[str], limit: int = 10) -> str:
-    """The first offenders by name."""
-    all_names = [printable(name) for name in names]
-    more = len(all_names) - limit
-    return ", ".join(all_names[:limit]) + (f" (+{more} more)" if more > 0 else "")
-
-
 @dataclass(frozen=True, slots=True)
 class TensorHeader:
     """One entry of a safetensors header. `dtype` is the file's own name, for instance `BF16`."""
@@ -56,7 +45,6 @@ class ShardFacts:
 
     name: str
     n_bytes: int
-    n_tensors: int
     problem: str = ""
 
 
@@ -140,5 +128,5 @@ def incomplete_packing(facts: CheckpointFacts, *, nested: bool) -> list[str]:
         if states[base] > 1:
             lacks.append(f"one state only (it has {states[base]})")
         if lacks:
-            offenders.append(f"{printable(base)} lacks {', '.join(lacks)}")
+            offenders.append(f"{one_line(base)} lacks {', '.join(lacks)}")
     return offenders

@@ -69,7 +69,6 @@ class DeviceFacts:
     index: int
     name: str
     uuid: str
-    pci_id: str
     capability: tuple[int, int]
     total_bytes: int
     free_bytes: int | None = None

@@ -58,11 +58,11 @@ def cache_folders(environ: Mapping[str, str], profile: Profile) -> CacheFolders:
     are expanded. Where HOME is unset the account database answers, and a uid without an entry
     leaves a literal `~`, as in Python's `expanduser`.
     """
-    home_cache = _expand("~/.cache", environ)
+    home_cache = expand("~/.cache", environ)
     hf_home = environ.get(
         "HF_HOME", _join(environ.get("XDG_CACHE_HOME", home_cache), "huggingface")
     )
-    hf_home = _expand(hf_home, environ)
+    hf_home = expand(hf_home, environ)
     hub_variable = next(
         (name for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE") if name in environ), "HF_HOME"
     )
@@ -72,7 +72,7 @@ def cache_folders(environ: Mapping[str, str], profile: Profile) -> CacheFolders:
     root = _join(environ.get("XDG_CACHE_HOME") or home_cache, "bootguard")
     own = _join(root, profile.name)
     return CacheFolders(
-        hub=Folder("Hugging Face cache", _expand(hub, environ), hub_variable),
+        hub=Folder("Hugging Face cache", expand(hub, environ), hub_variable),
         root=Folder("bootguard's cache", root, "XDG_CACHE_HOME"),
         unsloth=_own(
             environ, "UNSLOTH_COMPILE_LOCATION", "Unsloth's generated code", own, "unsloth"
@@ -100,7 +100,7 @@ def _temporary(environ: Mapping[str, str]) -> Folder:
     return Folder("temporary files", "/tmp", "TMPDIR")  # noqa: S108 - the libraries' default
 
 
-def _expand(path: str, environ: Mapping[str, str]) -> str:
+def expand(path: str, environ: Mapping[str, str]) -> str:
     """`os.path.expandvars(os.path.expanduser(path))` over a mapping instead of this process."""
     head, slash, rest = path.partition("/")
     if head == "~":
@@ -113,11 +113,6 @@ def _expand(path: str, environ: Mapping[str, str]) -> str:
         lambda found: environ.get(found[1] or found[2] or "", found[0]),
         path,
     )
-
-
-def expand_user(path: str, environ: Mapping[str, str]) -> str:
-    """`~` and `$NAME` at the place of a path, from these variables."""
-    return _expand(path, environ)
 
 
 def gib(n_bytes: int | None) -> str:
@@ -164,12 +159,10 @@ class MemoryFacts:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """The node and the account. `user` is None for a uid without a passwd entry."""
+    """The node and the account."""
 
     hostname: str
-    kernel: str
     uid: int
-    user: str | None
     n_cpus: int  # that this process may run on
     report: FolderFacts
     caches: tuple[FolderFacts, ...]

@@ -91,7 +91,6 @@ class StepFacts:
     moved: tuple[str, ...] = ()
     n_watched: int = 0  # tensors of the base that were compared before and after
     seconds: float = 0.0  # the steps alone
-    seconds_around: float = 0.0  # the batch, both losses before the steps, comparing, restoring
 
 
 @dataclass(frozen=True, slots=True)

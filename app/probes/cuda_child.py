@@ -46,19 +46,15 @@ def _free_bytes(lib: ctypes.CDLL, device: ctypes.c_int) -> tuple[int | None, int
 
 def _device(lib: ctypes.CDLL, index: int, *, alone: bool) -> dict[str, Any]:
     device, total = ctypes.c_int(), ctypes.c_size_t()
-    name, pci, uuid = (ctypes.create_string_buffer(size) for size in (256, 64, 16))
+    name, uuid = (ctypes.create_string_buffer(size) for size in (256, 16))
     major, minor = ctypes.c_int(), ctypes.c_int()
     _call(lib, "cuDeviceGet", ctypes.byref(device), index)
     _call(lib, "cuDeviceGetName", name, len(name), device)
     _call(lib, "cuDeviceGetAttribute", ctypes.byref(major), _MAJOR, device)
     _call(lib, "cuDeviceGetAttribute", ctypes.byref(minor), _MINOR, device)
     _call(lib, "cuDeviceTotalMem_v2", ctypes.byref(total), device)
-    for call, arguments in (
-        ("cuDeviceGetPCIBusId", (pci, len(pci), device)),
-        ("cuDeviceGetUuid", (uuid, device)),
-    ):
-        if hasattr(lib, call):  # identity is recorded where it can be had, and never judged
-            _call(lib, call, *arguments)
+    if hasattr(lib, "cuDeviceGetUuid"):  # recorded where it can be had, and never judged
+        _call(lib, "cuDeviceGetUuid", uuid, device)
     # A context disturbs whoever is on the device: never on one that may be somebody else's.
     free, context_error = _free_bytes(lib, device) if alone else (None, 0)
     digits = uuid.raw.hex()
@@ -66,7 +62,6 @@ def _device(lib: ctypes.CDLL, index: int, *, alone: bool) -> dict[str, Any]:
         "index": index,
         "name": name.value.decode(errors="replace"),
         "uuid": f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}",
-        "pci_id": pci.value.decode(errors="replace"),
         "capability": [major.value, minor.value],
         "total_bytes": total.value,
         "free_bytes": free,

@@ -12,6 +12,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay
 from tenacity.wait import wait_random_exponential
 
+from app.facts.words import listed
 from app.outcome import Fault, Finding, failed
 from app.probes.hub_errors import KNOWN, finding_of, is_temporary
 from app.probes.weights import choose_weights, missing_weights
@@ -139,7 +140,7 @@ def _download(request: Request) -> Path:
 def _not_cached(request: Request, lacking: tuple[str, ...]) -> Finding:
     why = f"{request.offline} is set" if request.offline else "BOOT_DOWNLOAD is never"
     undo = f"unset {request.offline}" if request.offline else "set BOOT_DOWNLOAD=if-missing"
-    there = f"a snapshot without {', '.join(lacking[:10])}" if lacking else "no snapshot"
+    there = f"a snapshot without {listed(lacking)}" if lacking else "no snapshot"
     return failed(
         f"{request.repository} at {request.branch} is not complete in the cache, and {why}",
         expected=f"a complete snapshot below {request.cache}",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from app.facts.gpu import DeviceFacts, GpuFacts
+from app.facts.words import signal_name
 from app.plan import Plan
 from app.probes import cuda_child
 
@@ -104,8 +105,8 @@ def ask_driver(environ: Mapping[str, str], deadline_s: float) -> dict[str, Any]:
         _abandon(child)
         return {"probe_problem": f"no answer within {deadline_s:g} s"}
     if child.returncode < 0:
-        name = signal.Signals(-child.returncode).name
-        return {"probe_problem": f"the probing process died of {name}"}
+        name = signal_name(-child.returncode)
+        return {"probe_problem": f"the probing process died of signal {name}"}
     try:
         answer = json.loads(output)
     except ValueError:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
-import pwd
 import secrets
 import socket
 from collections.abc import Mapping
 from pathlib import Path
 
 from app.facts.host import Folder, FolderFacts, HostFacts, cache_folders
+from app.facts.words import is_utf8, one_line
 from app.plan import Plan
 from app.probes.memory import probe_memory
 
@@ -20,16 +19,9 @@ def probe_host(plan: Plan, environ: Mapping[str, str]) -> HostFacts:
     """Write to every folder that this boot will use, and read the rest."""
     report = Folder("report", str(plan.report_dir.absolute()), "BOOT_REPORT_DIR")
     folders = cache_folders(environ, plan.profile)
-    uid = os.getuid()
-    try:
-        user: str | None = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        user = None
     return HostFacts(
         hostname=socket.gethostname(),
-        kernel=platform.release(),
-        uid=uid,
-        user=user,
+        uid=os.getuid(),
         n_cpus=len(os.sched_getaffinity(0)),
         report=probe_folder(report),
         caches=tuple(probe_folder(folder) for folder in folders.all()),
@@ -46,6 +38,9 @@ def probe_folder(folder: Folder) -> FolderFacts:
     if not Path(folder.path).is_absolute():
         why = "a literal ~: HOME is unset and this uid has no account" if "~" in folder.path else ""
         return FolderFacts(folder, f"{folder.path!r} is not an absolute path{why and f' ({why})'}")
+    if not is_utf8(folder.path):
+        shown = one_line(folder.path, 400)
+        return FolderFacts(folder, f"{shown} is no UTF-8, and few libraries can open such a path")
     path = Path(folder.path)
     try:
         path.mkdir(parents=True, exist_ok=True)

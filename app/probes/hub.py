@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app import rehearsal
+from app.errors import BootError
 from app.facts.cache import CacheFacts, FileEntry
-from app.facts.checkpoint import printable
-from app.facts.host import CacheFolders, cache_folders, expand_user
+from app.facts.host import cache_folders, expand
+from app.facts.words import is_utf8, one_line
 from app.outcome import Fault, Finding, failed
 from app.plan import Plan
 from app.probes.names import read_tables, unsloth_models_folder
@@ -37,20 +38,18 @@ def resolve_model(
     environ: Mapping[str, str],
     *,
     token: str | None = None,
-    endpoint: str | None = None,
     deadline_s: float = 1800.0,
     wait: Callable[[float], None] = time.sleep,
 ) -> CacheFacts:
     """Decide what is loaded, and see that its files are on this machine.
 
-    `token` and `endpoint` default to the ecosystem's own variables. `deadline_s` ends the
-    retries, not a transfer that makes progress.
+    `deadline_s` ends the retries, not a transfer that makes progress.
     """
     asked = plan.request.base_model_id
     folders = cache_folders(environ, plan.profile)
     if asked == rehearsal.MODEL_NAME:
-        return _rehearsal(plan, folders)
-    path = Path(expand_user(asked, environ))
+        return _rehearsal(plan, Path(folders.root.path), environ)
+    path = Path(expand(asked, environ))
     found = _in_the_way(path)
     if found is None:
         return _folder(plan, path.absolute())
@@ -58,6 +57,9 @@ def resolve_model(
     refused = _refuse(asked, path, found)
     if refused is not None:
         return replace(facts, origin="folder", failure=refused)
+    refused = _not_utf8(folders.hub.path)
+    if refused is not None:
+        return replace(facts, failure=refused)
     facts = _mapped(plan, facts)
     # Imported here: the client costs a third of a second that folders and rehearsals need not pay.
     from app.probes.fetch import Request, fetch
@@ -67,7 +69,7 @@ def resolve_model(
         revision=plan.revision,
         cache=folders.hub.path,
         token=token,
-        endpoint=endpoint or environ.get("HF_ENDPOINT") or None,
+        endpoint=environ.get("HF_ENDPOINT") or None,
         allowed=plan.download == "if-missing",
         offline=offline_variable(environ),
         deadline_s=deadline_s,
@@ -94,7 +96,7 @@ def _fetched(facts: CacheFacts, got: Snapshot | Finding) -> CacheFacts:
     return _with_files(found)
 
 
-def _rehearsal(plan: Plan, folders: CacheFolders) -> CacheFacts:
+def _rehearsal(plan: Plan, cache: Path, environ: Mapping[str, str]) -> CacheFacts:
     facts = CacheFacts(
         rehearsal.MODEL_NAME,
         rehearsal.MODEL_NAME,
@@ -102,22 +104,22 @@ def _rehearsal(plan: Plan, folders: CacheFolders) -> CacheFacts:
         "built here, nothing is downloaded",
         ignored_revision=plan.revision,
     )
+    refused = _not_utf8(str(cache))
+    if refused is not None:
+        return replace(facts, failure=refused)
     try:
-        folder = rehearsal.ensure(Path(folders.root.path), timeout_s=REHEARSAL_TIMEOUT_S)
-    except rehearsal.RehearsalBuildError as error:
-        failure = failed(
-            "the rehearsal model could not be built",
-            expected="a tiny Gemma 3n, built from the installed packages",
-            actual=str(error)[:1500],
-            next_step="rebuild the environment from its lock, and see that the cache has room",
-            fault=Fault.INTERNAL,
-        )
-        return replace(facts, failure=failure)
+        folder = rehearsal.ensure(cache, environ, timeout_s=REHEARSAL_TIMEOUT_S)
+    except BootError as error:
+        return replace(facts, failure=error.finding)
     return _with_files(replace(facts, folder=folder))
 
 
 def _folder(plan: Plan, path: Path) -> CacheFacts:
     """A local folder is loaded as it is: no name mapping applies to it, in Unsloth neither."""
+    refused = _not_utf8(str(path))
+    if refused is not None:
+        asked = plan.request.base_model_id
+        return CacheFacts(asked, asked, "folder", "a local folder", failure=refused)
     found = _SNAPSHOT.fullmatch(str(path))
     facts = CacheFacts(
         requested_id=plan.request.base_model_id,
@@ -144,11 +146,25 @@ def _in_the_way(path: Path) -> str | None:
         return getattr(error, "strerror", None) or str(error)
 
 
+def _not_utf8(path: str) -> Finding | None:
+    """Why a folder must not hold the model; safetensors opens no such file, nor does a report."""
+    if is_utf8(path):
+        return None
+    return failed(
+        f"the path {one_line(path, 400)} is no UTF-8, and weights in it cannot be opened",
+        expected="a path in UTF-8",
+        actual=one_line(path, 400),
+        next_step="name or mount the folder under a path in UTF-8 (BOOT_BASE_MODEL_ID, the working "
+        "folder, HF_HOME, XDG_CACHE_HOME, HOME)",
+        fault=Fault.CONFIG,
+    )
+
+
 def _refuse(asked: str, path: Path, found: str) -> Finding | None:
     """What is neither an existing folder nor a possible name of the hub."""
     if found or asked.startswith(("/", ".", "~", "$")) or asked.count("/") > 1 or asked[-1:] == "/":
         return failed(
-            f"there is no model folder {printable(str(path))}" + (f": {found}" if found else ""),
+            f"there is no model folder {one_line(str(path))}" + (f": {found}" if found else ""),
             expected="a folder with config.json, tokenizer and *.safetensors",
             actual=found or "nothing at that path",
             next_step="mount the model into the container where this uid may read it, or correct "

@@ -9,11 +9,12 @@ from __future__ import annotations
 import errno
 import json
 import ssl
-from collections.abc import Iterator
 
 import httpx
 from huggingface_hub import errors as hub
 
+from app.errors import causes
+from app.facts import disk
 from app.outcome import Fault, Finding, failed
 
 # The certificate is not valid yet, or no longer (OpenSSL's verify codes).
@@ -40,20 +41,6 @@ KNOWN = (
     *(httpx.HTTPError, httpx.InvalidURL, OSError, ValueError),
     *(hub.EntryNotFoundError, hub.RevisionResolutionError, hub.XetDownloadError),
 )
-_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE})
-
-
-def causes(error: BaseException) -> Iterator[BaseException]:
-    """The exception and everything behind it, outermost first, each once."""
-    seen: set[int] = set()
-    queue: list[BaseException | None] = [error]
-    while queue:
-        current = queue.pop(0)
-        if current is None or id(current) in seen:
-            continue
-        seen.add(id(current))
-        yield current
-        queue += [current.__cause__, None if current.__suppress_context__ else current.__context__]
 
 
 def status_of(error: BaseException) -> int | None:
@@ -123,7 +110,7 @@ def _fault_of_system(chain: list[BaseException]) -> Fault | None:
     """A full or broken disk may be fine on another node; missing rights are not."""
     for cause in chain:
         if isinstance(cause, OSError) and cause.errno is not None:
-            return Fault.READ_ERROR if cause.errno in _DISK else Fault.CONFIG
+            return disk.fault_of(cause.errno) or Fault.CONFIG
     # httpx's own OSError subclass without a number: a body that ended early.
     if any(isinstance(cause, OSError) for cause in chain):
         return Fault.TEMPORARY

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
@@ -45,10 +47,14 @@ class NameTables:
 def unsloth_models_folder() -> Path:
     """Where the installed Unsloth keeps its tables; finding a package does not import it.
 
+    The current folder is on the path of `python -m app.boot` and holds nothing that is installed.
+
     Raises:
         BootError: Unsloth is not installed.
     """
-    found = PathFinder.find_spec("unsloth")
+    here = os.path.realpath(os.curdir)
+    search = [entry for entry in sys.path if os.path.realpath(entry or os.curdir) != here]
+    found = PathFinder.find_spec("unsloth", search)
     if found is None or not found.submodule_search_locations:
         raise _unreadable("the package unsloth is not installed")
     return Path(found.submodule_search_locations[0]) / "models"

@@ -13,8 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from app.facts.checkpoint import CheckpointFacts, ShardFacts, TensorHeader, printable
-from app.probes.weights import SNIFF, choose_weights, read_bytes, sniff
+from app.facts.checkpoint import CheckpointFacts, ShardFacts, TensorHeader
+from app.facts.words import is_utf8, one_line
+from app.probes.files import read_bytes
+from app.probes.weights import SNIFF, choose_weights, sniff
 
 _MAX_HEADER = 100_000_000  # bytes, safetensors' own MAX_HEADER_SIZE
 _LENGTH = 8  # bytes of the length field
@@ -82,14 +84,14 @@ def read_shard(folder: Path, name: str) -> tuple[ShardFacts, list[TensorHeader],
         raw = _raw_header(folder / name, head, size)
         tensors = parse_header(raw, size, name)
     except FileNotFoundError:
-        return ShardFacts(name, 0, 0, "missing"), [], None
+        return ShardFacts(name, 0, "missing"), [], None
     except _HeaderError as error:
-        return ShardFacts(name, size, 0, str(error)), [], None
+        return ShardFacts(name, size, str(error)), [], None
     except OSError as error:
-        return ShardFacts(name, size, 0, error.strerror or str(error)), [], error.errno
+        return ShardFacts(name, size, error.strerror or str(error)), [], error.errno
     except ValueError as error:  # a name that no file can have
-        return ShardFacts(name, size, 0, str(error)), [], None
-    return ShardFacts(name, size, len(tensors)), tensors, None
+        return ShardFacts(name, size, str(error)), [], None
+    return ShardFacts(name, size), tensors, None
 
 
 def _raw_header(path: Path, head: bytes, size: int) -> bytes:
@@ -134,7 +136,7 @@ def parse_header(raw: bytes, size: int, file: str) -> list[TensorHeader]:
     for begin, end, header in spans:
         if begin != position:
             raise _HeaderError(
-                f"{printable(header.name)}: data begins at {begin}, expected {position}"
+                f"{one_line(header.name)}: data begins at {begin}, expected {position}"
             )
         position = end
     held = size - _LENGTH - len(raw)
@@ -154,11 +156,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _entry(name: str, value: object, file: str) -> tuple[int, int, TensorHeader]:
     """One tensor's begin, end and header."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:  # a lone surrogate: legal in JSON, in no tensor's name
-        raise _HeaderError("a tensor's name is not valid Unicode") from None
-    shown = printable(name)
+    if not is_utf8(name):  # a lone surrogate: legal in JSON, in no tensor's name
+        raise _HeaderError("a tensor's name is not valid Unicode")
+    shown = one_line(name)
     if not isinstance(value, dict):
         raise _HeaderError(f"{shown}: its entry is no object")
     dtype, shape, offsets = (value.get(key) for key in ("dtype", "shape", "data_offsets"))
@@ -177,7 +177,7 @@ def _entry(name: str, value: object, file: str) -> tuple[int, int, TensorHeader]
         raise _HeaderError(
             f"{shown}: {dtype} of shape {str(shape)[:80]} is not {end - begin} bytes"
         )
-    return begin, end, TensorHeader(name, printable(dtype, 40), tuple(shape), end - begin, file)
+    return begin, end, TensorHeader(name, one_line(dtype, 40), tuple(shape), end - begin, file)
 
 
 def _elements(shape: list[int], shown: str) -> int:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from app.facts.checkpoint import printable
+from app.facts.words import one_line
+from app.probes.files import read_bytes
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -45,21 +45,6 @@ class WeightChoice:
     index_problem: str = ""
     index_errno: int | None = None
     unused_index: str = ""
-
-
-def read_bytes(path: Path, limit: int, *, offset: int = 0) -> tuple[bytes, int]:
-    """Up to `limit` bytes of a regular file and its whole size; never waits for a pipe.
-
-    Raises:
-        OSError: it cannot be read, or is no regular file.
-    """
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(handle, "rb") as file:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError("not a regular file")
-        file.seek(offset)
-        return file.read(limit), status.st_size
 
 
 def sniff(head: bytes) -> str:
@@ -142,7 +127,7 @@ def _indexed(folder: Path, name: str, config: JsonFile) -> WeightChoice:
         problem = path_problem(file) if isinstance(file, str) else "that are no text"
         if problem:
             return WeightChoice(
-                config, index_problem=f"{name}: {printable(tensor)} is in files {problem}"
+                config, index_problem=f"{name}: {one_line(tensor)} is in files {problem}"
             )
     return WeightChoice(config, tuple(sorted(set(table.values()))), table)
 
@@ -151,9 +136,9 @@ def path_problem(name: str) -> str:
     """Why a file name from outside must not be opened; empty when it stays in the folder."""
     path = PurePosixPath(name)
     if not name or "\0" in name or path.is_absolute() or ".." in path.parts or "\\" in name:
-        return f"outside the folder or without a name: {printable(name)}"
+        return f"outside the folder or without a name: {one_line(name)}"
     return (
         ""
         if name.endswith((".safetensors", _INDEX_SUFFIX))
-        else (f"that are no safetensors: {printable(name)}")
+        else (f"that are no safetensors: {one_line(name)}")
     )
