@@ -20,6 +20,7 @@ from app.config import (
     BootConfig,
     HardwareT,
 )
+from app.errors import BootError
 from app.gemma import boot_gemma
 from app.slippage import (
     BF16SlippageError,
@@ -43,6 +44,7 @@ __all__ = [
     "MAX_SEQ_LENGTH",
     "BF16SlippageError",
     "BootConfig",
+    "BootError",
     "FP16SlippageError",
     "HardwareT",
     "__version__",

@@ -66,7 +66,7 @@ announced() {
     beat=$!
     if ! "$@"; then
         say "failed after $((SECONDS - started)) s: $text"
-        say "run the same command again: what is already downloaded is kept"
+        say "mend what is said above and run the same command again: what is downloaded is kept"
         return 1
     fi
     kill "$beat" 2>/dev/null || true
@@ -94,7 +94,14 @@ install() {
 
 make_run() {
     "$tools/bin/uv" venv --quiet --clear --no-python-downloads --python "$python" "$venv" &&
-        install h100
+        install h100 && link_app
+}
+
+# `python -m app.boot` and `from app import boot_gemma` work from every folder.
+link_app() {
+    "$venv/bin/python" -c 'import os, sysconfig
+with open(os.path.join(sysconfig.get_path("purelib"), "bootguard.pth"), "w", encoding="utf-8") as file:
+    file.write(os.getcwd() + "\n")'
 }
 
 ensure_run() {
