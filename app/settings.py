@@ -57,7 +57,8 @@ def load_settings(
         given.setdefault(_HARDWARE, image.profile)
     # Misspelt names first: they are often why another one is missing.
     problems = unknown_names(dict.fromkeys(files.names, "") | dict(environ), _FIELDS, hidden)
-    settings, wrong = _validated(given, hidden)
+    sources = {name: path for name, path in files.paths.items() if not _is_set(name, environ)}
+    settings, wrong = _validated(given, hidden, sources)
     problems += wrong
     problems += _image_problems(given[_HARDWARE], image) if image is not None else []
     problems += _pasted(given, hidden, {problem.name for problem in problems})
@@ -66,6 +67,13 @@ def load_settings(
     if settings is None or problems:
         raise SettingsError(problems)
     return settings
+
+
+def _is_set(name: str, environ: Mapping[str, str]) -> bool:
+    """Whether the variable counts, and not the file; an empty token is none to the hub."""
+    if name == TOKEN:
+        return bool(environ.get(TOKEN) or environ.get(OLD_TOKEN))
+    return name in environ
 
 
 def report_dir_of(environ: Mapping[str, str]) -> Path:
@@ -78,7 +86,7 @@ def report_dir_of(environ: Mapping[str, str]) -> Path:
 
 
 def _validated(
-    given: Mapping[str, str], hidden: tuple[str, ...]
+    given: Mapping[str, str], hidden: tuple[str, ...], sources: Mapping[str, Path]
 ) -> tuple[BootSettings | None, list[Problem]]:
     """The settings, or what is wrong with single ones and then with those that are left.
 
@@ -87,7 +95,7 @@ def _validated(
     """
     settings, errors = _built(given)
     single = [error for error in errors if error["type"] != DISAGREE]
-    problems = [_problem(str(error["loc"][0]), given, hidden) for error in single]
+    problems = [_problem(str(error["loc"][0]), given, hidden, sources) for error in single]
     if single:
         wrong = {_variable(str(error["loc"][0])) for error in single}
         rest = {name: value for name, value in given.items() if name not in wrong}
@@ -110,11 +118,17 @@ def _variable(location: str) -> str:
     return location if location in _FIELDS else variable_of(location)
 
 
-def _problem(location: str, given: Mapping[str, str], hidden: tuple[str, ...]) -> Problem:
+def _problem(
+    location: str,
+    given: Mapping[str, str],
+    hidden: tuple[str, ...],
+    sources: Mapping[str, Path],
+) -> Problem:
     variable = _variable(location)
     rule = rule_of(_FIELDS[variable])
     if variable not in given:
-        return Problem(variable, rule.must, "not set", "required outside an image")
+        choices = " or ".join(f"{variable}={one}" for one in rule.choices)
+        return Problem(variable, rule.must, "not set", f"set {choices}: this is no image")
     value = given[variable]
     if value == "":
         actual = "empty"
@@ -122,6 +136,12 @@ def _problem(location: str, given: Mapping[str, str], hidden: tuple[str, ...]) -
         actual = "something else (not shown)"
     else:
         actual = shown(value, hidden)
+    source = sources.get(variable)
+    if source is not None:
+        # The variable is not set at all: whoever looks for it in the environment finds nothing.
+        return Problem(
+            str(source), rule.must, actual, rule.suggestion(value) or f"correct {source}"
+        )
     return Problem(variable, rule.must, actual, rule.suggestion(value))
 
 

@@ -56,7 +56,7 @@ class Problem:
         """The same as a failed check."""
         return Finding(
             Status.FAIL,
-            str(self),
+            self._wrong,
             expected=self.expected,
             actual=self.actual,
             next_step=self.suggestion or f"correct {self.name}; --help lists every variable",
@@ -64,10 +64,13 @@ class Problem:
             source="python -m app.boot --help",
         )
 
+    @property
+    def _wrong(self) -> str:
+        return f"{self.name} must be {self.expected}, and is {self.actual}"
+
     def __str__(self) -> str:
-        """One line."""
-        text = f"{self.name} must be {self.expected}, and is {self.actual}"
-        return f"{text}: {self.suggestion}" if self.suggestion else text
+        """One line, with the way out."""
+        return f"{self._wrong}: {self.suggestion}" if self.suggestion else self._wrong
 
 
 class SettingsError(BootError):

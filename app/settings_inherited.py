@@ -95,7 +95,7 @@ def _ranks(environ: Mapping[str, str], secrets: tuple[str, ...]) -> list[Problem
         if number == 1:
             continue
         suggestion = (
-            "jobs of several ranks are not supported by this release: start one process"
+            "start one process: jobs of several ranks are not supported by this release"
             if number > 1
             else "unset it"
         )

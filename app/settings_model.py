@@ -146,7 +146,7 @@ class BootSettings(BaseSettings):
                 f"{variable_of(one)} or {variable_of(other)}",
                 expected="true",
                 actual="false in both",
-                suggestion="with neither there is nothing to train",
+                suggestion="set one of the two to true: with neither there is nothing to train",
             )
             for one, other in pairs
             if not (getattr(self, one) or getattr(self, other))
@@ -157,7 +157,7 @@ class BootSettings(BaseSettings):
                     variable_of("revision"),
                     expected="unset for a local model",
                     actual="set",
-                    suggestion="only models of the hub have revisions",
+                    suggestion=f"unset {variable_of('revision')}: only models of the hub have revisions",
                 )
             )
         return problems

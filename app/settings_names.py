@@ -82,7 +82,9 @@ def unknown_names(
                 printable_name(name, secrets),
                 expected="a variable that exists",
                 actual="unknown",
-                suggestion=f"did you mean {near}?" if near else "--help lists every variable",
+                suggestion=f"did you mean {near}?"
+                if near
+                else "unset it, or look for its name in --help",
             )
         )
     return problems

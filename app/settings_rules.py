@@ -56,7 +56,11 @@ class Rule:
         """What may have been meant, or nothing."""
         if value == "":
             return "unset it or give a value"
-        near = get_close_matches(str(value).strip().lower()[:64], self.choices, n=1)
+        word = str(value).strip().lower()[:64]
+        held = [choice for choice in self.choices if choice in word]
+        # Another first letter is another thing: a100 is neither v100 nor h100, gpu is not cpu.
+        alike = [choice for choice in self.choices if choice[:1] == word[:1]]
+        near = held or get_close_matches(word, alike, n=1)
         return f"did you mean {near[0]}?" if near else ""
 
 

@@ -23,9 +23,12 @@ _LARGEST = 16 * 1024  # four times the longest value that any variable takes
 
 @dataclass(frozen=True, slots=True)
 class SecretFiles:
-    """What a folder of secrets holds for us: values by variable, all names, what is unreadable."""
+    """What a folder of secrets holds for us: values by variable with the file that each comes from,
+    all names, what is unreadable.
+    """
 
     values: dict[str, str] = field(default_factory=dict)
+    paths: dict[str, Path] = field(default_factory=dict)
     names: frozenset[str] = frozenset()
     problems: list[Problem] = field(default_factory=list)
 
@@ -52,12 +55,18 @@ def read_secret_files(folder: Path | None, known: Collection[str]) -> SecretFile
             found.problems.append(_unreadable(str(folder / name), error))
             continue
         found.values.setdefault(variable, text.rstrip("\r\n"))
+        found.paths.setdefault(variable, folder / name)
     return found
 
 
 def _unreadable(path: str, error: Exception) -> Problem:
     why = error.strerror or str(error) if isinstance(error, OSError) else "no UTF-8 text"
-    return Problem(path, "readable by this user", f"{type(error).__name__} ({why})", "")
+    step = (
+        f"save {path} as UTF-8 text"
+        if isinstance(error, UnicodeDecodeError)
+        else f"let this user read {path}, or mount the secret anew"
+    )
+    return Problem(path, "readable by this user", f"{type(error).__name__} ({why})", step)
 
 
 def token_of(environ: Mapping[str, str], files: Mapping[str, str]) -> str | None:

@@ -81,4 +81,4 @@ def verdict_table(report: Report, path: str | None) -> str:
     for line in (verdict, *step, f"report: {where}"):
         console.print(Text(line), soft_wrap=True)
     page.seek(0)
-    return page.read()
+    return "".join(line.rstrip() + "\n" for line in page)

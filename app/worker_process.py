@@ -6,7 +6,6 @@ import io
 import os
 import re
 import select
-import signal
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from app.events import MAX_LINE_BYTES, Ended, Event, Order, ProtocolError, Turns, decode, encode
+from app.facts.words import signal_name
 from app.plan import Plan
 
 _APP_PARENT = Path(__file__).resolve().parent.parent
@@ -150,11 +150,3 @@ class WorkerProcess:
                 stdin.flush()
         except BrokenPipeError:
             return
-
-
-def signal_name(number: int) -> str:
-    """`SIGSEGV`, or the number of one without a name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return str(number)

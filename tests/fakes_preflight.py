@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from app.checks import Check
+from app.checks._quant_state import NF4 as NF4_TABLE
 from app.config import ModelRequest
 from app.outcome import Finding
 from app.plan import DownloadT, Plan
@@ -58,8 +59,17 @@ PACKED: TensorsT = {
     "layer.weight.quant_map": ("F32", (16,)),
     "layer.weight.nested_absmax": ("F32", (1,)),
     "layer.weight.nested_quant_map": ("F32", (256,)),
-    "layer.weight.quant_state.bitsandbytes__nf4": ("U8", (90,)),
+    "layer.weight.quant_state.bitsandbytes__nf4": ("U8", (160,)),
     "norm.weight": ("BF16", (8,)),
+}
+STATE: Mapping[str, Any] = {
+    "quant_type": "nf4",
+    "blocksize": 64,
+    "dtype": "bfloat16",
+    "shape": [8, 16],
+    "nested_blocksize": 256,
+    "nested_dtype": "float32",
+    "nested_offset": 0.05,
 }
 PLAIN: TensorsT = {"layer.weight": ("BF16", (4, 4)), "norm.weight": ("BF16", (4,))}
 NF4 = {
@@ -70,8 +80,28 @@ NF4 = {
 }
 
 
-def safetensors_bytes(tensors: TensorsT) -> bytes:
-    """A valid file with zeros in it."""
+def floats(*numbers: float) -> bytes:
+    """Numbers as a file holds them."""
+    return struct.pack(f"<{len(numbers)}f", *numbers)
+
+
+def state_bytes(**changes: Any) -> bytes:
+    """A quant state of the packed weight, 160 bytes long."""
+    return json.dumps({**STATE, **changes}).encode().ljust(160)
+
+
+# What stands beside the packed weight; everything else is zeros.
+CONTENT: Mapping[str, bytes] = {
+    "layer.weight.quant_map": floats(*NF4_TABLE),
+    "layer.weight.nested_absmax": floats(0.01),
+    "layer.weight.nested_quant_map": floats(*(n / 255 for n in range(256))),
+    "layer.weight.quant_state.bitsandbytes__nf4": state_bytes(),
+}
+
+
+def safetensors_bytes(tensors: TensorsT, content: Mapping[str, bytes] = CONTENT) -> bytes:
+    """A valid file with this content, and zeros in it where there is none of the right size."""
+    data = b""
     table: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     position = 0
     for name, (dtype, shape) in tensors.items():
@@ -81,12 +111,18 @@ def safetensors_bytes(tensors: TensorsT) -> bytes:
         offsets = [position, position + n_bytes]
         table[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": offsets}
         position += n_bytes
+        held = content.get(name, b"")
+        data += held if len(held) == n_bytes else bytes(n_bytes)
     header = json.dumps(table).encode()
-    return struct.pack("<Q", len(header)) + header + b"\0" * position
+    return struct.pack("<Q", len(header)) + header + data
 
 
 def model_files(
-    tensors: TensorsT = PLAIN, *, quantization: Mapping[str, Any] | None = None, n_shards: int = 1
+    tensors: TensorsT = PLAIN,
+    *,
+    quantization: Mapping[str, Any] | None = None,
+    n_shards: int = 1,
+    content: Mapping[str, bytes] = CONTENT,
 ) -> dict[str, bytes]:
     """Names and bytes of a small model folder."""
     config: dict[str, Any] = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
@@ -94,11 +130,11 @@ def model_files(
         config["quantization_config"] = dict(quantization)
     files = {
         "config.json": json.dumps(config).encode(),
-        "tokenizer.json": b'{"version": "1.0"}',
+        "tokenizer.json": b'{"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0}}}',
         "tokenizer_config.json": b"{}",
     }
     if n_shards == 1:
-        return files | {"model.safetensors": safetensors_bytes(tensors)}
+        return files | {"model.safetensors": safetensors_bytes(tensors, content)}
     weight_map: dict[str, str] = {}
     for number in range(n_shards):
         name = f"model-{number + 1:05}-of-{n_shards:05}.safetensors"

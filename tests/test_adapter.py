@@ -13,7 +13,7 @@ from app.config import ModelRequest
 from app.facts.adapter import AdapterFacts, Asked, ComponentT, KindT, Pair, Projection
 from app.outcome import Fault, Finding, Status
 from app.plan import Plan
-from app.profiles import CPU
+from app.profiles import CPU, H100
 
 LANGUAGE = "model.language_model.layers"
 VISION = "model.vision_tower.encoder.layers"
@@ -46,7 +46,7 @@ def multimodal() -> tuple[Projection, ...]:
 
 def pair(where: Projection) -> Pair:
     return Pair(where.name, where.component, where.kind, 16, 32.0, 0.05,
-                (16, 64), (64, 16), b_zero=True)  # fmt: skip
+                (16, 64), (64, 16), b_zero=True, features=(64, 64))  # fmt: skip
 
 
 def adapted(
@@ -125,11 +125,97 @@ def test_an_adapter_that_missed_a_whole_kind_is_caught_where_no_layer_requires_i
     assert judged(replace(facts, pairs=(pair(attention), pair(experts))), plan()) == {}
 
 
-def test_experts_that_are_one_tensor_have_a_next_step_of_their_own() -> None:
-    attention = projection("model.layers.0.self_attn.q_proj", "language", "attention")
-    experts = projection("model.layers.0.mlp.experts.up_proj", "language", "experts")
-    facts = AdapterFacts((pair(attention),), (attention, replace(experts, fused=True)))
-    assert "CUDA only" in judged(facts, plan())["on_every_layer"].next_step
+def mixture() -> tuple[Projection, ...]:
+    """Two layers of attention and fused experts, as transformers 5 builds Mixtral."""
+    places: list[Projection] = []
+    for index in range(2):
+        layer = f"model.layers.{index}"
+        places.append(projection(f"{layer}.self_attn.q_proj", "language", "attention"))
+        block = projection(f"{layer}.mlp.experts.gate_up_proj", "language", "experts")
+        places.append(replace(block, fused=True))
+    return tuple(places)
+
+
+def test_fused_experts_warn_in_a_rehearsal_and_are_a_setting_on_a_gpu() -> None:
+    """Unsloth's CPU backend cannot adapt them, its CUDA path can."""
+    places = mixture()
+    facts = AdapterFacts(tuple(pair(p) for p in places if not p.fused), places)
+    found = judged(facts, plan())
+    assert {name: each.status for name, each in found.items()} == {"on_every_layer": Status.WARN}
+    assert "model.layers.1.mlp.experts.gate_up_proj" in found["on_every_layer"].reason
+    on_gpu = judged(facts, replace(plan(), profile=H100))["on_every_layer"]
+    assert (on_gpu.status, on_gpu.fault) == (Status.FAIL, Fault.CONFIG)
+    assert "BOOT_FINETUNE_MLP_MODULES=false" in on_gpu.next_step
+    assert "BOOT_LORA_DROPOUT=0" in on_gpu.next_step
+    assert judged(facts, plan(finetune_mlp_modules=False)) == {}
+
+
+def test_experts_that_are_adapted_in_one_layer_only_break_the_contract() -> None:
+    places = mixture()
+    found = judged(AdapterFacts(tuple(map(pair, places[:-1])), places), plan())["on_every_layer"]
+    assert (found.status, found.fault) == (Status.FAIL, None)
+    assert places[-1].name in found.reason
+
+
+def test_what_unsloth_adapts_in_no_layer_is_a_setting() -> None:
+    """OPT: its fc1 and fc2 lie in the layer itself, and Unsloth's expression passes them by."""
+    attention = [projection(f"layers.{i}.self_attn.q_proj", "language", "attention") for i in "01"]
+    attention = [replace(p, in_stack=True) for p in attention]
+    mlp = [replace(projection(f"layers.{i}.fc1", "language", "mlp"), in_stack=True) for i in "01"]
+    places = (*attention, *mlp)
+    found = judged(AdapterFacts(tuple(map(pair, attention)), places), plan())
+    assert {name: each.fault for name, each in found.items()} == {"on_every_layer": Fault.CONFIG}
+    assert "BOOT_FINETUNE_MLP_MODULES=false" in found["on_every_layer"].next_step
+    partly = AdapterFacts(tuple(map(pair, places[:-1])), places)
+    assert judged(partly, plan())["on_every_layer"].fault is None
+
+
+VISION_ALONE = {"finetune_vision_layers": True, "finetune_language_layers": False}
+
+
+def test_a_tower_without_a_linear_is_said_to_have_none() -> None:
+    """Gemma 3n: the one pair of vision stands on the projector."""
+    places = tuple(p for p in multimodal() if p.component != "vision")
+    joint = next(p for p in places if p.component == "projector")
+    facts = AdapterFacts((pair(joint),), places)
+    told = {c.id: c.judge(facts, plan(**VISION_ALONE)).reason for c in CHECKS}
+    assert told["adapter.attached"] == (
+        "1 LoRA pair on the projector; the vision tower has no Linear to adapt"
+    )
+    assert "attention" not in told["adapter.request_can_be_met"]
+    assert " 0 " not in told["adapter.on_every_layer"]
+    assert judged(facts, plan(**VISION_ALONE)) == {}
+
+
+def test_vision_that_no_pair_reaches_is_a_setting() -> None:
+    """Unsloth adapts Gemma's projectors only."""
+    places = tuple(p for p in multimodal() if p.component != "vision")
+    pairs = tuple(pair(p) for p in places if p.component == "language")
+    found = judged(AdapterFacts(pairs, places), plan(finetune_vision_layers=True))
+    assert {name: each.fault for name, each in found.items()} == {"on_every_layer": Fault.CONFIG}
+    assert "BOOT_FINETUNE_VISION_LAYERS=false" in found["on_every_layer"].next_step
+
+
+def test_the_headline_tells_how_many_pairs_stand_where() -> None:
+    assert CHECKS[0].judge(adapted("language"), plan()).reason == (
+        "4 LoRA pairs on attention and mlp of language"
+    )
+
+
+@pytest.mark.parametrize("field", ["other_adapters", "inactive"])
+def test_an_adapter_that_does_not_act_alone_is_named(field: str) -> None:
+    change: dict[str, Any] = {field: ("second",)}
+    found = judged(replace(adapted("language"), **change), plan())
+    assert set(found) == {"attached"}
+    assert "second" in found["attached"].reason
+
+
+def test_matrices_that_two_layers_share_are_named() -> None:
+    facts = adapted("language")
+    first, *rest = facts.pairs
+    found = judged(replace(facts, pairs=(replace(first, shared=True), *rest)), plan())
+    assert set(found) == {"attached"}
+    assert first.name in found["attached"].reason
 
 
 def test_no_pair_at_all() -> None:
@@ -152,7 +238,15 @@ def test_what_trains_is_lora_and_all_of_it(change: dict[str, Any], named: str) -
 
 @pytest.mark.parametrize(
     "change",
-    [{"r": 8}, {"alpha": 128.0}, {"dropout": 0.0}, {"a_shape": (8, 64)}, {"b_shape": (64, 8)}],
+    [
+        {"r": 8},
+        {"alpha": 128.0},
+        {"dropout": 0.0},
+        {"a_shape": (8, 64)},
+        {"b_shape": (64, 8)},
+        {"a_shape": (16, 63)},
+        {"b_shape": (63, 16)},
+    ],
     ids=str,
 )
 def test_one_pair_with_another_value_is_named(change: dict[str, Any]) -> None:

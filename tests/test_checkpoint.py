@@ -72,7 +72,7 @@ def truncated(files: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def other_index(files: dict[str, bytes], weight_map: Any) -> dict[str, bytes]:
-    text = json.dumps({"weight_map": weight_map}).encode()
+    text = json.dumps({"metadata": {}, "weight_map": weight_map}).encode()
     return without(files, "model.safetensors") | {"model.safetensors.index.json": text}
 
 

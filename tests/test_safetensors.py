@@ -137,7 +137,7 @@ def test_no_config_and_no_index_crash_the_reader(
 ) -> None:
     folder = tmp_path_factory.getbasetemp() / "hostile"
     folder.mkdir(exist_ok=True)
-    table = index if isinstance(index, bytes) else {"weight_map": index}
+    table = index if isinstance(index, bytes) else {"metadata": {}, "weight_map": index}
     parts = {"config.json": config, "model.safetensors.index.json": table}
     for name, content in parts.items():
         raw = content if isinstance(content, bytes) else json.dumps(content).encode()
@@ -174,7 +174,7 @@ def test_two_thousand_tensors_in_ten_gigabytes_are_read_quickly(tmp_path: Path) 
     "name", ["../x.safetensors", "/etc/x.safetensors", "", "a\\b.safetensors", "x.bin", "a/../../b"]
 )
 def test_an_index_that_leads_outside_opens_nothing(tmp_path: Path, name: str) -> None:
-    index = json.dumps({"weight_map": {"a": name}}).encode()
+    index = json.dumps({"metadata": {}, "weight_map": {"a": name}}).encode()
     files = model_files() | {"model.safetensors.index.json": index}
     del files["model.safetensors"]
     facts = read_checkpoint(write_model(tmp_path, files))

@@ -7,7 +7,6 @@ worker's own code runs, in milliseconds and without torch.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -23,7 +22,7 @@ from app.outcome import Severity, Status
 from app.plan import Plan
 from app.profiles import CPU
 from app.report import CheckRecord
-from app.worker_process import WorkerDied, WorkerProcess, signal_name
+from app.worker_process import WorkerDied, WorkerProcess
 
 ROOT = Path(__file__).resolve().parent.parent
 PLAN = Plan(profile=CPU, request=ModelRequest(), report_dir=Path("reports"))
@@ -147,10 +146,6 @@ def _runs(pid: int) -> bool:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
         return False
-
-
-def test_a_signal_without_a_name_is_a_number() -> None:
-    assert (signal_name(signal.SIGTERM), signal_name(40)) == ("SIGTERM", "40")
 
 
 def test_what_the_worker_prints_is_passed_on_in_clean_lines(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from app.facts.numerics import NotFinite
+from app.facts.numerics import NotFinite, WeightFacts
+from app.facts.words import listed
 from app.outcome import Fault
+from app.plan import Plan
 
+# Also what a weight may be: checkpoints hold a few hundreds at most, and one that float16 cannot
+# hold explains a loss that is no number, on any device.
 _FLOAT16_MAX = 65504.0
 NODE_STEP = "run the boot on another node; if it passes there, take this one out of service"
 
@@ -29,3 +33,31 @@ def _cast_overflow(entry: NotFinite) -> bool:
     if entry.dtype != "float16" or entry.n_nan:
         return False
     return entry.file is None or entry.file.largest > _FLOAT16_MAX
+
+
+def suspects(weights: WeightFacts) -> str:
+    """Weights that are finite and explain broken steps by themselves; empty when there are none."""
+    largest = weights.largest_magnitude or 0.0
+    told = [f"{weights.largest_name} holds {largest:g}"] if largest > _FLOAT16_MAX else []
+    told += [f"nothing but zeros in {listed(weights.all_zero)}"] if weights.all_zero else []
+    return "; ".join(told)
+
+
+def blame_steps(weights: WeightFacts, plan: Plan) -> tuple[Fault, str, str]:
+    """Whose fault numbers are that training made of finite weights: fault, why, next step.
+
+    Without a device there is none to quarantine: a CPU computes float32 alike on every node, so
+    that what it cannot compute stands in the weights or in the configuration.
+    """
+    step = "use another copy or revision of the checkpoint"
+    if (weights.largest_magnitude or 0.0) > _FLOAT16_MAX:
+        return Fault.DATA_INVALID, f"weights out of proportion: {suspects(weights)}", step
+    if plan.profile.needs_gpu:
+        return Fault.NUMERICS, "", NODE_STEP
+    largest = f"{weights.largest_magnitude} in {weights.largest_name}"
+    return (
+        Fault.DATA_INVALID,
+        "the weights are finite, and a CPU computes them alike on every node: the configuration "
+        f"or the weights are to blame; largest magnitude {largest}",
+        f"check the numbers in config.json (norm epsilon, rope theta, scaling), or {step}",
+    )

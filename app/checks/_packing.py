@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from app.checks._quant_state import state_offenders
 from app.facts.checkpoint import CheckpointFacts, incomplete_packing
 from app.facts.words import listed, one_line
 from app.outcome import Fault, Finding, failed, passed, skipped
 from app.plan import Plan
 
-FETCH_AGAIN = "delete the file and fetch it again from its source"
+_FETCH_WEIGHTS = "fetch the weights of one revision again, or pack the 16-bit model anew"
+_REHEARSAL = "rehearsal:"
 _PACKING = (
     "beside every packed weight absmax, quant_map, exactly one nf4 quant state, and the nested "
     "pair where the scales are quantised too"
@@ -21,8 +23,16 @@ def quantization(facts: CheckpointFacts, plan: Plan) -> Finding:
     """What the folder is packed with must be what the boot asks for, and be complete."""
     if facts.config_problem or any(shard.problem for shard in facts.shards) or not facts.tensors:
         return skipped("config or weights could not be read")
+    raw = facts.config.get("quantization_config")
+    if raw is not None and not isinstance(raw, Mapping):
+        return failed(
+            f"config.json's quantization_config is no object but {one_line(repr(raw), 60)}",
+            expected="an object, or no quantization_config",
+            actual=one_line(repr(raw), 60),
+            next_step="fetch config.json of the same revision again",
+        )
     found = facts.quantization_config
-    wrong = _wrong_method(found, load_in_4bit=plan.request.load_in_4bit)
+    wrong = _wrong_method(found, plan)
     return wrong or _packing(facts, found) or _packed_or_not(facts, plan)
 
 
@@ -40,7 +50,11 @@ def _packing(facts: CheckpointFacts, found: Mapping[str, Any] | None) -> Finding
     )
     if offenders:
         reason = f"{len(offenders)} packed weight(s) without all of their quantisation"
-        actual, step = listed(offenders, between="; "), FETCH_AGAIN
+        actual, step = listed(offenders, between="; "), _FETCH_WEIGHTS
+        reason += f": {offenders[0]}"
+    elif offenders := state_offenders(facts):
+        reason = f"{len(offenders)} packed weight(s) whose quantisation does not fit"
+        actual, step = listed(offenders, between="; "), _FETCH_WEIGHTS
         reason += f": {offenders[0]}"
     elif found is None and facts.packed:
         reason = "weights are packed and config.json has no quantization_config"
@@ -54,9 +68,10 @@ def _packing(facts: CheckpointFacts, found: Mapping[str, Any] | None) -> Finding
     return failed(reason, expected=_PACKING, actual=actual, next_step=step)
 
 
-def _wrong_method(found: Mapping[str, Any] | None, *, load_in_4bit: bool) -> Finding | None:
+def _wrong_method(found: Mapping[str, Any] | None, plan: Plan) -> Finding | None:
     if found is None:
         return None
+    load_in_4bit = plan.request.load_in_4bit
     # Files of before 2023 name no method and are bitsandbytes'.
     method = found.get("quant_method", "bitsandbytes")
     kind = found.get("bnb_4bit_quant_type", "fp4")  # transformers' own default
@@ -64,20 +79,38 @@ def _wrong_method(found: Mapping[str, Any] | None, *, load_in_4bit: bool) -> Fin
         method == "bitsandbytes" and found.get("load_in_4bit", found.get("_load_in_4bit")) is True
     )
     actual = one_line(f"{method}" + (f" {kind}" if four else ""))
+    if four and found.get("load_in_8bit", found.get("_load_in_8bit")) is True:
+        return failed(
+            "config.json says bitsandbytes in 4 and in 8 bits",
+            expected="load_in_4bit alone",
+            actual="load_in_4bit and load_in_8bit",
+            next_step="fetch config.json of the same revision again",
+        )
     if four and kind == "nf4" and load_in_4bit:
         return None
     if four and not load_in_4bit:
-        return failed(
-            "the folder is packed in 4 bits and BOOT_LOAD_IN_4BIT is false",
-            expected="unpacked weights",
-            actual=actual,
-            next_step="set BOOT_LOAD_IN_4BIT=true, or name the 16-bit model",
-            fault=Fault.CONFIG,
-        )
+        return _not_asked_for(actual, plan.request.base_model_id)
     return failed(
         f"the folder is quantised by {actual}, which this boot cannot prove",
         expected="bitsandbytes nf4, or no quantization_config",
         actual=actual,
         next_step="name the unquantised model (it is packed to nf4 while it loads) or "
         "its -bnb-4bit form",
+    )
+
+
+def _not_asked_for(actual: str, asked: str) -> Finding:
+    rehearsal = asked.startswith(_REHEARSAL)
+    what = f"the rehearsal model {asked}" if rehearsal else "the folder"
+    other = (
+        "set BOOT_BASE_MODEL_ID to a model that is not packed"
+        if rehearsal
+        else "name the 16-bit model"
+    )
+    return failed(
+        f"{what} is packed in 4 bits and BOOT_LOAD_IN_4BIT is false",
+        expected="unpacked weights",
+        actual=actual,
+        next_step=f"set BOOT_LOAD_IN_4BIT=true, or {other}",
+        fault=Fault.CONFIG,
     )

@@ -10,17 +10,20 @@ import math
 
 from app import sections
 from app.checks import Check
-from app.facts.adapter import AdapterFacts, Asked, Pair, inventory
+from app.checks._on_layers import LIBRARY_STEP, on_every_layer
+from app.facts.adapter import (
+    AdapterFacts,
+    Asked,
+    Pair,
+    counted,
+    inventory,
+    whereabouts,
+)
 from app.facts.words import listed
 from app.outcome import Fault, Finding, failed, passed, skipped
 from app.plan import Plan
 
 _FLAGS = "BOOT_FINETUNE_* (Unsloth's meaning of them: unsloth_zoo.peft_utils.get_peft_regex)"
-_FUSED_STEP = (
-    "these experts are one tensor per layer, which Unsloth adapts on CUDA only and without dropout:"
-    " set BOOT_FINETUNE_MLP_MODULES=false to rehearse the rest"
-)
-_LIBRARY_STEP = "check the versions of unsloth, unsloth_zoo and peft against the image's lock"
 
 
 def request_can_be_met(facts: AdapterFacts, plan: Plan) -> Finding:
@@ -34,19 +37,41 @@ def request_can_be_met(facts: AdapterFacts, plan: Plan) -> Finding:
             actual=inventory(facts.projections),
             next_step="set the BOOT_FINETUNE_* flags to parts that this model has",
         )
-    return passed(f"the model has {Asked.of(plan.request)}", actual=inventory(facts.projections))
+    asked = Asked.of(plan.request)
+    has = whereabouts(p for p in facts.projections if asked.allows(p.component, p.kind))
+    return passed(
+        f"the model has {has}{_vision_note(facts, asked)}", actual=inventory(facts.projections)
+    )
+
+
+def _vision_note(facts: AdapterFacts, asked: Asked) -> str:
+    """Vision may be all convolutions (Gemma 3n): then its projector is all that can be adapted."""
+    bare = not any(p.component == "vision" for p in facts.projections)
+    return "; the vision tower has no Linear to adapt" if asked.vision and bare else ""
 
 
 def attached(facts: AdapterFacts, plan: Plan) -> Finding:
-    """There is an adapter at all."""
-    if not facts.pairs:
+    """There is one adapter, it is on, and no two pairs are one."""
+    shared = [pair.name for pair in facts.pairs if pair.shared]
+    told = (
+        ("the model has no LoRA pair", not facts.pairs, ()),
+        ("the model holds other adapters too", facts.other_adapters, facts.other_adapters),
+        ("pairs are switched off, merged or not active", facts.inactive, facts.inactive),
+        ("pairs hold a matrix that stands elsewhere too", shared, shared),
+    )
+    problems = [f"{text}: {listed(names)}".removesuffix(": ") for text, so, names in told if so]
+    found = f"{counted(len(facts.pairs), 'LoRA pair')} on {whereabouts(facts.pairs)}"
+    if problems:
         return failed(
-            "the model has no LoRA pair",
-            expected=str(Asked.of(plan.request)),
-            actual="no pair",
-            next_step=_LIBRARY_STEP,
+            "; ".join(problems),
+            expected=f"one adapter, active on {Asked.of(plan.request)}",
+            actual=found if facts.pairs else "no pair",
+            next_step="attach one fresh adapter, and neither disable, merge nor tie it"
+            if facts.pairs
+            else LIBRARY_STEP,
         )
-    return passed(f"{len(facts.pairs)} LoRA pairs", actual=inventory(facts.pairs))
+    note = _vision_note(facts, Asked.of(plan.request))
+    return passed(f"{found}{note}", actual=inventory(facts.pairs))
 
 
 def only_where_asked(facts: AdapterFacts, plan: Plan) -> Finding:
@@ -55,39 +80,13 @@ def only_where_asked(facts: AdapterFacts, plan: Plan) -> Finding:
     stray = [pair for pair in facts.pairs if not asked.allows(pair.component, pair.kind)]
     if stray:
         return failed(
-            f"LoRA stands on {len(stray)} modules that were not asked for: "
+            f"LoRA stands on {counted(len(stray), 'module')} that the settings do not ask for: "
             f"{listed(pair.name for pair in stray)}",
             expected=str(Asked.of(plan.request)),
             actual=inventory(stray),
-            next_step=_LIBRARY_STEP,
+            next_step=LIBRARY_STEP,
         )
-    return passed(f"all {len(facts.pairs)} pairs stand on {Asked.of(plan.request)}")
-
-
-def on_every_layer(facts: AdapterFacts, plan: Plan) -> Finding:
-    """Every asked projection of every layer that exists carries a pair, each once."""
-    asked = Asked.of(plan.request)
-    names = [pair.name for pair in facts.pairs]
-    required = [item.name for item in facts.projections if asked.requires(item)]
-    missing = [name for name in required if name not in set(names)]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    # Routed experts are required nowhere; asked for alone and without a pair, they are missing.
-    places = {(item.component, item.kind) for item in facts.projections}
-    bare = () if asked.unmet(places) else asked.unmet((p.component, p.kind) for p in facts.pairs)
-    fused = any(item.fused for item in facts.projections)
-    if missing or twice or bare:
-        reasons = (
-            [f"{len(missing)} projections carry no pair: {listed(missing)}"] if missing else []
-        )
-        reasons += [f"pairs stand twice on {listed(twice)}"] if twice else []
-        reasons += [f"no pair serves this: {text}" for text in bare if not missing]
-        return failed(
-            "; ".join(reasons),
-            expected=f"a pair on each of {len(required)} projections",
-            actual=f"{len(facts.pairs)} pairs",
-            next_step=_FUSED_STEP if fused and bare and not missing else _LIBRARY_STEP,
-        )
-    return passed(f"a pair on each of {len(required)} projections")
+    return passed(f"every pair stands within {asked}", actual=inventory(facts.pairs))
 
 
 def only_lora_trains(facts: AdapterFacts, plan: Plan) -> Finding:
@@ -96,14 +95,14 @@ def only_lora_trains(facts: AdapterFacts, plan: Plan) -> Finding:
     foreign = [*facts.other_trainable, *(f"{name} (kept whole)" for name in facts.modules_to_save)]
     if foreign:
         return failed(
-            f"{len(foreign)} parameters outside the adapter train: {listed(foreign)}",
+            f"trainable outside the adapter, {len(foreign)}: {listed(foreign)}",
             expected="trainable: LoRA A and B only",
             actual=f"{len(foreign)} others",
             next_step="do not unfreeze parameters or set modules_to_save before training",
         )
     if facts.frozen_lora:
         return failed(
-            f"{len(facts.frozen_lora)} LoRA matrices are frozen: {listed(facts.frozen_lora)}",
+            f"LoRA matrices are frozen, {len(facts.frozen_lora)}: {listed(facts.frozen_lora)}",
             expected="every LoRA matrix trains",
             actual=f"{len(facts.frozen_lora)} frozen",
             next_step="do not freeze the model after the adapter was attached",
@@ -119,11 +118,12 @@ def hyperparameters(facts: AdapterFacts, plan: Plan) -> Finding:
     if wrong:
         first = wrong[0]
         return failed(
-            f"{len(wrong)} pairs differ from the request: {listed(pair.name for pair in wrong)}",
+            f"not as asked, {counted(len(wrong), 'pair')}: {listed(pair.name for pair in wrong)}",
             expected=expected,
             actual=f"r {first.r}, alpha {first.alpha:g}, dropout {first.dropout:g}, "
-            f"A {list(first.a_shape)}, B {list(first.b_shape)}",
-            next_step=_LIBRARY_STEP,
+            f"A {list(first.a_shape)}, B {list(first.b_shape)}"
+            + (f" on {first.features[0]} to {first.features[1]}" if first.features else ""),
+            next_step=LIBRARY_STEP,
         )
     return passed(f"every pair has {expected}")
 
@@ -135,6 +135,9 @@ def _as_asked(pair: Pair, plan: Plan) -> bool:
     fits = ranks[0] == ranks[1] and (
         ranks[0] % pair.r == 0 if pair.kind == "experts" else ranks[0] == pair.r
     )
+    if pair.features is not None:
+        features_in, features_out = pair.features
+        fits = fits and (pair.a_shape[1:], pair.b_shape[:1]) == ((features_in,), (features_out,))
     return (
         pair.r == request.lora_r
         and fits
@@ -152,13 +155,13 @@ def starts_at_zero(facts: AdapterFacts, plan: Plan) -> Finding:
     loaded = [pair.name for pair in facts.pairs if pair.b_zero is False]
     if loaded or unread_pairs:
         return failed(
-            f"B is not zero or has no data in {len(loaded) + len(unread_pairs)} pairs: "
+            f"B is not zero or has no data in {counted(len(loaded + unread_pairs), 'pair')}: "
             f"{listed(loaded + unread_pairs)}",
             expected="B all zero before training",
             actual=f"{len(loaded)} not zero, {len(unread_pairs)} without data",
             next_step="attach a fresh adapter; a boot does not resume one",
         )
-    return passed(f"B is zero in all {len(facts.pairs)} pairs")
+    return passed(f"B is zero in {counted(len(facts.pairs), 'pair')}")
 
 
 def section(facts: AdapterFacts, plan: Plan) -> sections.Adapter:
@@ -179,9 +182,10 @@ def section(facts: AdapterFacts, plan: Plan) -> sections.Adapter:
     )
 
 
+# The first one that passed is what the table shows of a stage that passed.
 CHECKS: tuple[Check[AdapterFacts], ...] = (
-    Check("adapter.request_can_be_met", Fault.CONFIG, _FLAGS, request_can_be_met),
     Check("adapter.attached", Fault.PRECISION, _FLAGS, attached),
+    Check("adapter.request_can_be_met", Fault.CONFIG, _FLAGS, request_can_be_met),
     Check("adapter.only_where_asked", Fault.PRECISION, _FLAGS, only_where_asked),
     Check("adapter.on_every_layer", Fault.PRECISION, _FLAGS, on_every_layer),
     Check("adapter.only_lora_trains", Fault.PRECISION, "PEFT freezes the base", only_lora_trains),

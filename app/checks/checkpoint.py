@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 from collections import Counter
-from collections.abc import Iterable
 
 from app.checks import Check
-from app.checks._packing import FETCH_AGAIN, quantization
-from app.facts.checkpoint import (
-    CheckpointFacts,
-    missing_from_files,
-    tokenizer_problems,
-)
-from app.facts.disk import fault_of
+from app.checks._packing import quantization
+from app.checks._tokenizer import tokenizer, vocabulary
+from app.checks._unreadable import fault_in, step_for
+from app.facts.checkpoint import STATE, CheckpointFacts, TensorHeader, missing_from_files
 from app.facts.words import listed, one_line
 from app.outcome import Fault, Finding, failed, passed, skipped, warned
 from app.plan import Plan
 
 # Dtypes of safetensors that transformers loads into a model of the contract.
-_DTYPES = frozenset({"F32", "F16", "BF16", "U8", "I8", "I16", "I32", "I64", "BOOL"})
-
-
-def _fault(facts: CheckpointFacts, names: Iterable[str]) -> Fault | None:
-    """A file that cannot be read is no broken file: rights are configuration, the rest a disk."""
-    numbers = {facts.errnos[name] for name in names if name in facts.errnos} - {errno.ENOENT}
-    if not numbers:
-        return None
-    denied = any(fault_of(number) is Fault.CONFIG for number in numbers)
-    return Fault.CONFIG if denied else Fault.READ_ERROR
+_FLOATS = frozenset({"F32", "F16", "BF16"})
+# Packed weights with what stands beside them, masks and counters; no weight is one otherwise.
+_INTEGERS = frozenset({"U8", "I8", "I16", "I32", "I64", "BOOL"})
 
 
 def config(facts: CheckpointFacts, _plan: Plan) -> Finding:
@@ -46,8 +34,17 @@ def config(facts: CheckpointFacts, _plan: Plan) -> Finding:
             f"config.json: {facts.config_problem}",
             expected=expected,
             actual=facts.config_problem,
-            next_step=FETCH_AGAIN,
-            fault=_fault(facts, ["config.json"]),
+            next_step=step_for(facts, {"config.json": facts.config_problem}),
+            fault=fault_in(facts, ["config.json"]),
+        )
+    if "adapter_config.json" in facts.other_files:
+        # Unsloth then loads the base that the adapter names, from wherever that is: the folder
+        # that was checked is not the model that would be trained.
+        return failed(
+            "the folder holds a model and a LoRA adapter, and the adapter's base would be loaded",
+            expected="a model, without an adapter_config.json beside it",
+            actual="config.json and adapter_config.json",
+            next_step="move the adapter's files into a folder of their own",
         )
     kind = facts.config.get("model_type")
     if not isinstance(kind, str) or not kind:
@@ -68,8 +65,8 @@ def index(facts: CheckpointFacts, _plan: Plan) -> Finding:
             facts.index_problem,
             expected=expected,
             actual=facts.index_problem,
-            next_step=FETCH_AGAIN,
-            fault=_fault(facts, ["index"]),
+            next_step=step_for(facts, {"the index": facts.index_problem}),
+            fault=fault_in(facts, ["the index"]),
         )
     if facts.unused_index:
         return warned(
@@ -109,8 +106,8 @@ def shards(facts: CheckpointFacts, _plan: Plan) -> Finding:
             listed(told, 1),
             expected=expected,
             actual=listed(told, between="; "),
-            next_step=FETCH_AGAIN,
-            fault=_fault(facts, [shard.name for shard in bad]),
+            next_step=step_for(facts, {shard.name: shard.problem for shard in bad}),
+            fault=fault_in(facts, [shard.name for shard in bad]),
         )
     if facts.shards:
         n_bytes = sum(shard.n_bytes for shard in facts.shards)
@@ -150,33 +147,15 @@ def tensors(facts: CheckpointFacts, _plan: Plan) -> Finding:
     )
 
 
-def tokenizer(facts: CheckpointFacts, _plan: Plan) -> Finding:
-    """Without its own tokenizer a model is fed another one's numbers."""
-    expected = "tokenizer.json or tokenizer.model (or a vocabulary), and tokenizer_config.json"
-    if facts.broken_files:
-        broken = [f"{one_line(name)}: {problem}" for name, problem in facts.broken_files.items()]
-        return failed(
-            listed(broken, 1),
-            expected=expected,
-            actual=listed(broken, between="; "),
-            next_step=FETCH_AGAIN,
-        )
-    usable, lacking = tokenizer_problems(facts)
-    if not usable:
-        return failed(
-            "the folder has no tokenizer",
-            expected=expected,
-            actual="none",
-            next_step="copy the tokenizer files of the same revision into the folder",
-        )
-    if lacking:
-        return warned(
-            f"the folder has no {lacking[0]}",
-            expected=expected,
-            actual=listed(lacking),
-            next_step="copy it from the same revision",
-        )
-    return passed("tokenizer files are there", expected=expected)
+def _computes(header: TensorHeader, packed: set[str]) -> bool:
+    """Whether the dtype is one for this tensor."""
+    if header.dtype not in _INTEGERS:
+        return header.dtype in _FLOATS
+    name = header.name
+    if name in packed or STATE in name:
+        return True
+    # GPT-2 and GPT-NeoX keep their causal mask, of four dimensions, as `attention.bias`.
+    return not name.endswith(".weight") and not (name.endswith(".bias") and len(header.shape) == 1)
 
 
 def dtypes(facts: CheckpointFacts, _plan: Plan) -> Finding:
@@ -184,8 +163,9 @@ def dtypes(facts: CheckpointFacts, _plan: Plan) -> Finding:
     if not facts.tensors:
         return skipped("no tensor could be read")
     counts = Counter(header.dtype for header in facts.tensors)
-    odd = [f"{h.name} ({h.dtype})" for h in facts.tensors if h.dtype not in _DTYPES]
-    expected = "of " + ", ".join(sorted(_DTYPES))
+    packed = set(facts.packed)
+    odd = [f"{h.name} ({h.dtype})" for h in facts.tensors if not _computes(h, packed)]
+    expected = f"weights and biases of {', '.join(sorted(_FLOATS))}, or packed"
     actual = ", ".join(f"{dtype} {n}" for dtype, n in sorted(counts.items()))
     if odd:
         return failed(
@@ -204,5 +184,6 @@ CHECKS: tuple[Check[CheckpointFacts], ...] = (
     Check("checkpoint.tensors", Fault.DATA_INVALID, "the safetensors headers", tensors),
     Check("checkpoint.quantization", Fault.DATA_INVALID, "bitsandbytes' QuantState", quantization),
     Check("checkpoint.tokenizer", Fault.DATA_INVALID, "the folder's files", tokenizer),
+    Check("checkpoint.vocabulary", Fault.DATA_INVALID, "the ids that can be given", vocabulary),
     Check("checkpoint.dtypes", Fault.DATA_INVALID, "the precision contract", dtypes),
 )

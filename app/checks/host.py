@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from app.checks import Check
 from app.facts.disk import fault_of as disk_fault
 from app.facts.host import FolderFacts, HostFacts, gib
@@ -10,6 +12,7 @@ from app.outcome import Fault, Finding, Severity, failed, passed, skipped, warne
 from app.plan import Plan
 from app.profiles import GIB
 
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 # Unsloth's 4-bit Gemma 3n E2B is about 8 GB, and the hub writes a shard before it names it.
 _ROOM_FOR_MODEL = 12 * GIB
 _ROOM_FOR_CACHES = GIB  # Triton and Inductor: hundreds of MB after a few runs
@@ -25,11 +28,23 @@ def report_dir(facts: HostFacts, _plan: Plan) -> Finding:
             f"the report folder {one_line(found.folder.path)} cannot be used: {found.problem}",
             expected=expected,
             actual=found.problem,
-            next_step=f"mount a folder that uid {facts.uid} may write to and point "
-            f"{found.folder.variable} at it, as an absolute path in UTF-8",
+            next_step=_report_step(found, facts.uid),
             fault=Fault.CONFIG if found.errno is None else None,  # a path that is wrong by itself
         )
     return passed(f"{found.folder.path} can be written", expected=expected, actual="written")
+
+
+def _report_step(found: FolderFacts, uid: int) -> str:
+    """A full or broken disk needs no rights."""
+    other = f"point {found.folder.variable} at another folder"
+    if found.errno in _FULL:
+        return f"make room on the disk of {one_line(found.folder.path)} (or raise the quota), or {other}"
+    if disk_fault(found.errno) is Fault.READ_ERROR:
+        return f"look at the mount of {one_line(found.folder.path)}, take another node, or {other}"
+    return (
+        f"mount a folder that uid {uid} may write to and point {found.folder.variable} at it, "
+        "as an absolute path in UTF-8"
+    )
 
 
 def caches_writable(facts: HostFacts, _plan: Plan) -> Finding:

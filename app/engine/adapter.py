@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -41,6 +43,18 @@ def attach(model: Any, plan: Plan) -> Any:
         return unsloth.FastModel.get_peft_model(model, **options)
     except NoMatchingPeftModuleError as error:
         raise _nothing_to_adapt(model, plan.request, str(error)) from error
+    except ValueError as error:
+        if "lora_dropout" not in str(error):
+            raise
+        # peft's ParamWrapper, which carries a pair on experts that are one tensor.
+        raise BootError(
+            f"LoRA on the routed experts of this model works without dropout only: {error}",
+            fault=Fault.CONFIG,
+            expected="BOOT_LORA_DROPOUT=0",
+            actual=f"BOOT_LORA_DROPOUT={plan.request.lora_dropout}",
+            source="peft.tuners.lora.layer.ParamWrapper (0.21.2)",
+            next_step="set BOOT_LORA_DROPOUT=0, or BOOT_FINETUNE_MLP_MODULES=false",
+        ) from error
 
 
 def _target_modules(model: nn.Module, request: ModelRequest) -> str:
@@ -140,8 +154,7 @@ def _lora_layers(model: nn.Module) -> dict[str, Any]:
 def lora_parameters(model: nn.Module) -> dict[str, tuple[nn.Parameter, nn.Parameter]]:
     """Origin name of each adapted module -> its A and B, in the model's order."""
     return {
-        _pair_name(name, layer): (layer.lora_A[_ADAPTER].weight, layer.lora_B[_ADAPTER].weight)
-        for name, layer in _lora_layers(model).items()
+        _pair_name(name, layer): _matrices(layer) for name, layer in _lora_layers(model).items()
     }
 
 
@@ -156,12 +169,6 @@ def gather(model: nn.Module) -> AdapterFacts:
     """What the adapted model is. Reads B once from the device; changes nothing."""
     held = _lora_layers(model)
     places = {item.name: item for item in projections(model)}
-    zero = _all_zero([layer.lora_B[_ADAPTER].weight for layer in held.values()])
-    pairs = []
-    for (path, layer), is_zero in zip(held.items(), zero, strict=True):
-        name = _pair_name(path, layer)
-        place = places.get(name) or _projection(name, layer, beside_experts=False)
-        pairs.append(_pair(place, layer, b_zero=is_zero))
     # A bias or a magnitude vector inside a LoRA layer is no pair's matrix: it counts as other.
     lora_ids = {id(matrix) for pair in lora_parameters(model).values() for matrix in pair}
     trainable = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
@@ -169,19 +176,50 @@ def gather(model: nn.Module) -> AdapterFacts:
         name for name, p in model.named_parameters() if id(p) in lora_ids and not p.requires_grad
     ]
     return AdapterFacts(
-        pairs=tuple(pairs),
+        pairs=_pairs(held, places),
         projections=tuple(places.values()),
         other_trainable=tuple(name for name, p in trainable if id(p) not in lora_ids),
         modules_to_save=_modules_to_save(model),
         frozen_lora=tuple(frozen),
+        other_adapters=_other_adapters(model),
+        inactive=tuple(_pair_name(path, layer) for path, layer in held.items() if _is_off(layer)),
         n_trainable=sum(p.numel() for _, p in trainable),
         n_total=sum(_unpacked(p) for p in model.parameters()),
     )
 
 
+def _pairs(held: dict[str, Any], places: dict[str, Projection]) -> tuple[Pair, ...]:
+    zero = _all_zero([layer.lora_B[_ADAPTER].weight for layer in held.values()])
+    uses = Counter(id(matrix) for layer in held.values() for matrix in _matrices(layer))
+    pairs = []
+    for (path, layer), is_zero in zip(held.items(), zero, strict=True):
+        name = _pair_name(path, layer)
+        place = places.get(name) or _projection(name, layer, beside_experts=False)
+        shared = any(uses[id(matrix)] > 1 for matrix in _matrices(layer))
+        pairs.append(replace(_pair(place, layer, b_zero=is_zero), shared=shared))
+    return tuple(pairs)
+
+
+def _matrices(layer: Any) -> tuple[nn.Parameter, nn.Parameter]:
+    return layer.lora_A[_ADAPTER].weight, layer.lora_B[_ADAPTER].weight
+
+
+def _other_adapters(model: nn.Module) -> tuple[str, ...]:
+    from peft.tuners.lora import LoraLayer
+
+    adapted = [module for module in model.modules() if isinstance(module, LoraLayer)]
+    return tuple(sorted({name for layer in adapted for name in layer.lora_A} - {_ADAPTER}))
+
+
+def _is_off(layer: Any) -> bool:
+    """Whether the layer computes without its pair: switched off, merged, or set to another one."""
+    return bool(layer.disable_adapters or layer.merged or _ADAPTER not in layer.active_adapters)
+
+
 def _pair(place: Projection, layer: Any, *, b_zero: bool | None) -> Pair:
-    a, b = layer.lora_A[_ADAPTER].weight, layer.lora_B[_ADAPTER].weight
+    a, b = _matrices(layer)
     r = int(layer.r[_ADAPTER])
+    base = layer.get_base_layer()
     # rsLoRA scales by alpha / sqrt(r); it is off here, and would show as another alpha.
     alpha = float(layer.scaling[_ADAPTER]) * r
     return Pair(
@@ -194,6 +232,7 @@ def _pair(place: Projection, layer: Any, *, b_zero: bool | None) -> Pair:
         a_shape=tuple(a.shape),
         b_shape=tuple(b.shape),
         b_zero=b_zero,
+        features=(base.in_features, base.out_features) if isinstance(base, nn.Linear) else None,
     )
 
 

@@ -1,13 +1,23 @@
-"""How a training step is computed on a profile: autocast, gradient scaler, or neither."""
+"""How a training step is computed on a profile, and what it means when computing one raises."""
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from app.errors import BootError
+from app.outcome import Fault
 from app.plan import Plan
+
+_APP = Path(__file__).resolve().parent.parent
+# Words of the errors by which torch hands on what the driver or a library on the device said.
+_OF_THE_DEVICE = ("CUDA error", "CUDA driver error", "cuDNN", "CUBLAS", "CUSPARSE", "NCCL")
 
 
 @dataclass(frozen=True)
@@ -33,3 +43,34 @@ def arithmetic(model: Any, plan: Plan) -> Arithmetic:
     scaler = dtype == "float16"
     reason = f"{dtype} autocast" + (" with a gradient scaler" if scaler else "")
     return Arithmetic(getattr(torch, dtype), reason, scaler)
+
+
+@contextmanager
+def stepping() -> Iterator[None]:
+    """Around what computes steps: an error of the model's own code becomes a finding.
+
+    Dtypes and shapes that do not fit raise these types, on every node alike. What the device says,
+    and what raises in our own code, goes on as it is.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        if _of_the_device(error) or _APP in Path(place.filename).resolve().parents:
+            raise
+        raise BootError(
+            f"a training step of this model fails: {type(error).__name__}: {error}",
+            fault=Fault.PRECISION,
+            expected="a forward and a backward pass on finite weights",
+            actual=f"raised in {place.name} ({place.filename}:{place.lineno})",
+            source="one batch of at most 256 tokens",
+            next_step="check that config.json fits the weights, and that this version of "
+            "transformers and Unsloth can train the architecture",
+        ) from error
+
+
+def _of_the_device(error: Exception) -> bool:
+    accelerator = getattr(torch, "AcceleratorError", ())  # an illegal access, a lost device
+    return isinstance(error, accelerator) or any(word in str(error) for word in _OF_THE_DEVICE)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import inspect
 import random
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from torch import nn
 
 from app.engine.packed import base_model
 from app.facts.adapter import ComponentT
+from app.facts.words import one_line
 from app.plan import Plan
 
 # Enough for several tiles of every attention kernel, and short enough for the logits of Gemma's
@@ -59,10 +62,18 @@ def make(model: nn.Module, tokenizer: Any, plan: Plan, components: set[Component
     length = min(plan.request.max_seq_length, TOKENS)
     encoded, modalities = _encode(tokenizer, plan, wanted, notes)
     rows = int(_embedding(model).shape[0])
-    if int(encoded["input_ids"].max()) >= rows:
-        notes.append(f"the tokenizer's ids exceed the {rows} embeddings: seeded ids instead")
+    unusable = _unusable(encoded["input_ids"], rows)
+    if unusable:
+        notes.append(f"the tokenizer's ids {unusable}: seeded ids instead")
         encoded, modalities = _random_ids(rows, length, plan.request.lora_random_state), ()
     return _finish(model, encoded, ("text", *modalities), tuple(notes))
+
+
+def _unusable(ids: torch.Tensor, rows: int) -> str:
+    """Why these ids cannot be trained on; empty when they can. A broken tokenizer makes either."""
+    if ids.numel() < 2:  # noqa: PLR2004 - a prediction needs a token before it
+        return f"are {ids.numel()} for a whole text"
+    return f"exceed the {rows} embeddings" if int(ids.max()) >= rows else ""
 
 
 def _embedding(model: Any) -> torch.Tensor:
@@ -84,22 +95,23 @@ def _encode(
             else:
                 served.append(name)
         if served:
-            found = _chat(processor, plan, served, n_words=32, tokenize=True)
+            found, why = _chat(processor, plan, served, n_words=32, tokenize=True)
             encoded = None if found is None else _tensors(found)
             limit = plan.request.max_seq_length
             if encoded is not None and encoded["input_ids"].shape[1] <= limit:
                 return encoded, tuple(served)
-            why = "has no chat template" if encoded is None else f"needs more than {limit} tokens"
-            notes.append(f"no {' or '.join(served)} in the batch: the processor {why}")
+            why = f"the processor needs more than {limit} tokens" if encoded is not None else why
+            notes.append(f"no {' or '.join(served)} in the batch: {why}")
     return _encode_text(tokenizer, plan, notes), ()
 
 
 def _encode_text(tokenizer: Any, plan: Plan, notes: list[str]) -> dict[str, torch.Tensor]:
     """The chat as text, cut to the batch's length; plain words where no template is to be had."""
-    text = _chat(tokenizer, plan, [], n_words=TOKENS, tokenize=False)
-    if text is None or len(text) < TOKENS:  # a template that drops what is said is none either
-        text = None
-        notes.append("no usable chat template: plain text")
+    text, why = _chat(tokenizer, plan, [], n_words=TOKENS, tokenize=False)
+    if text is not None and len(text) < TOKENS:
+        text, why = None, "the chat template drops what is said"
+    if text is None:
+        notes.append(f"plain text, no chat: {why}")
     encoded = getattr(tokenizer, "tokenizer", tokenizer)(
         text or _text(TOKENS, plan.request.lora_random_state),
         add_special_tokens=text is None,  # a template writes its own
@@ -124,12 +136,10 @@ def _processor(tokenizer: Any, plan: Plan) -> Any:
 
 def _chat(
     tokenizer: Any, plan: Plan, modalities: list[str], n_words: int, *, tokenize: bool
-) -> Any:
-    """A question and an answer through the chat template; None where there is none to use."""
+) -> tuple[Any, str]:
+    """A question and an answer through the chat template; None with the reason where it fails."""
     if not getattr(tokenizer, "chat_template", None):
-        return None
-    from jinja2 import TemplateError
-
+        return None, "the tokenizer has no chat template"
     seed = plan.request.lora_random_state
     question: list[dict[str, Any]] = [_media(name, seed) for name in modalities]
     question.append({"type": "text", "text": _text(16, seed)})
@@ -144,12 +154,22 @@ def _chat(
     ]
     try:
         if not tokenize:
-            return tokenizer.apply_chat_template(messages, tokenize=False)
+            return tokenizer.apply_chat_template(messages, tokenize=False), ""
         return tokenizer.apply_chat_template(
             messages, tokenize=True, return_dict=True, return_tensors="pt"
-        )
-    except TemplateError:
-        return None
+        ), ""
+    except Exception as error:
+        # A template is a program out of the checkpoint: it raises anything (OverflowError for a
+        # range that is too long). What was raised elsewhere is no matter of the template's.
+        if _in_template(error):
+            return None, f"the chat template fails: {one_line(f'{type(error).__name__}: {error}')}"
+        raise
+
+
+def _in_template(error: Exception) -> bool:
+    """Whether jinja2 raised it, or code that jinja2 made of a template."""
+    places = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    return any(place == "<template>" or "jinja2" in Path(place).parts for place in places)
 
 
 def _media(name: str, seed: int) -> dict[str, Any]:

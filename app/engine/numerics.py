@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from app.engine.adapter import gather, lora_parameters
-from app.engine.arithmetic import Arithmetic, arithmetic
+from app.engine.arithmetic import Arithmetic, arithmetic, stepping
 from app.engine.batch import Batch, make
 from app.engine.preserve import preserved
 from app.engine.weights import checksums, scan, to_host
@@ -48,9 +48,10 @@ def run(
     """Scans the weights, then trains `plan.steps` steps and takes them back."""
     weights = scan(model, checkpoint)
     if weights.on_meta:
-        return NumericsFacts(weights, None, f"{len(weights.on_meta)} tensors have no data")
-    pairs = lora_parameters(model)
-    if not pairs:
+        return NumericsFacts(weights, None, f"tensors without data: {len(weights.on_meta)}")
+    if weights.not_finite:  # every number of a step would be as broken, and blame something else
+        return NumericsFacts(weights, None, "weights are not finite, and with them no step is")
+    if not lora_parameters(model):
         return NumericsFacts(weights, None, "the model has no LoRA pair to train")
     try:
         return NumericsFacts(weights, _try_steps(model, tokenizer, plan))
@@ -76,15 +77,16 @@ def _try_steps(model: Any, tokenizer: Any, plan: Plan) -> StepFacts:
     record = _Record()
     with preserved(model, trained):
         before = checksums(model, skip)
-        with _evaluating(model):
-            with model.disable_adapter():
-                base_loss = _loss_value(model, batch, how, plan)
-            start_loss = _loss_value(model, batch, how, plan)
-        model.train()
-        _seed(plan)
-        steps_started = time.perf_counter()
-        _train(model, batch, how, plan, matrices, record)
-        steps_seconds = time.perf_counter() - steps_started
+        with stepping():
+            with _evaluating(model):
+                with model.disable_adapter():
+                    base_loss = _loss_value(model, batch, how, plan)
+                start_loss = _loss_value(model, batch, how, plan)
+            model.train()
+            _seed(plan)
+            steps_started = time.perf_counter()
+            _train(model, batch, how, plan, matrices, record)
+            steps_seconds = time.perf_counter() - steps_started
         after = checksums(model, skip)
     if batch.inputs["labels"].is_cuda:
         torch.cuda.empty_cache()

@@ -18,6 +18,7 @@ _CONFIGS = ("config", "generation_config")
 def preserved(model: nn.Module, trained: list[nn.Parameter]) -> Iterator[None]:
     """Restores `trained`, gradients, flags, buffers, training mode, `use_cache` and all RNGs.
 
+    Also which layers' adapters are switched off.
     Parameters keep their storage, so that a caller's references stay good. The base's parameters
     are not copied (gigabytes); the caller compares their checksums instead.
     """
@@ -29,6 +30,12 @@ def preserved(model: nn.Module, trained: list[nn.Parameter]) -> Iterator[None]:
         for module in model.modules()
         for name, buffer in module._buffers.items()
         if buffer is not None and not buffer.is_meta
+    ]
+    # PEFT's `disable_adapter()` switches every layer on when it ends, also one that was off before.
+    switched = [
+        (module, module._disable_adapters)
+        for module in model.modules()
+        if isinstance(getattr(module, "_disable_adapters", None), bool)
     ]
     use_cache = [(holder, holder.use_cache) for holder in _configs(model)]
     generators = _generators()
@@ -46,6 +53,8 @@ def preserved(model: nn.Module, trained: list[nn.Parameter]) -> Iterator[None]:
             parameter.grad = grad
         for module, training in modes:
             module.training = training
+        for layer, off in switched:
+            layer._disable_adapters = off
         for holder, value in use_cache:
             holder.use_cache = value
         _restore(generators)

@@ -9,18 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
-from math import inf, isfinite, isnan, nan
+from math import isfinite, isnan, nan
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from app.engine.packed import base_model, key_mapper
-from app.facts.checkpoint import CheckpointFacts, TensorHeader
+from app.engine.file_tensors import FileTensors
+from app.facts.checkpoint import CheckpointFacts
 from app.facts.names import dtype_name, origin_name
-from app.facts.numerics import FileTensor, NotFinite, WeightFacts, WhereT
+from app.facts.numerics import NotFinite, WeightFacts, WhereT
 
 _DETAILS = 10  # offenders that are counted and looked up in the file; the rest are only named
 
@@ -37,7 +35,7 @@ def to_host(scalars: Sequence[torch.Tensor]) -> list[float]:
 
 
 def _scales(name: str, parameter: nn.Parameter) -> Iterator[tuple[str, torch.Tensor]]:
-    """Floating scales of a packed weight: absmax, and of a nested state its absmax and offset.
+    """Floating parts of a packed weight's state: scales, offset and the tables of the codes.
 
     A nested absmax is bytes; it decodes to `code[byte] * state2.absmax + offset`, so that it is
     finite when those are (`bitsandbytes.functional.dequantize_4bit`).
@@ -47,7 +45,7 @@ def _scales(name: str, parameter: nn.Parameter) -> Iterator[tuple[str, torch.Ten
         return
     nested = getattr(state, "state2", None)
     for label, holder in (("quant_state", state), ("quant_state.state2", nested)):
-        for part in ("absmax", "offset"):
+        for part in ("absmax", "offset", "code"):
             tensor = getattr(holder, part, None)
             if isinstance(tensor, torch.Tensor):
                 yield f"{name}.{label}.{part}", tensor
@@ -114,18 +112,26 @@ def scan(model: nn.Module, checkpoint: CheckpointFacts | None = None) -> WeightF
     return WeightFacts(
         n_scanned=len(judged),
         n_bytes=sum(tensor.nbytes for _, _, tensor in judged),
-        not_finite=_explain(bad, _Files(model, checkpoint)),
+        not_finite=_explain(bad, FileTensors(model, checkpoint)),
         not_judged=tuple(
             name for (name, _), size in zip(loose, loose_sizes, strict=True) if not isfinite(size)
         ),
         on_meta=tuple(on_meta),
         largest_magnitude=largest,
         largest_name=largest_name,
+        all_zero=tuple(name for size, name in good if size == 0 and _carries(name)),
         seconds=time.perf_counter() - started,
     )
 
 
-def _explain(bad: list[tuple[str, WhereT, torch.Tensor]], files: _Files) -> tuple[NotFinite, ...]:
+def _carries(name: str) -> bool:
+    """Whether a model without this tensor's values computes nothing: no bias, no fresh LoRA B."""
+    return name.endswith(".weight") and ".lora_" not in name
+
+
+def _explain(
+    bad: list[tuple[str, WhereT, torch.Tensor]], files: FileTensors
+) -> tuple[NotFinite, ...]:
     """Counts NaN and infinity of the first offenders and looks them up in the checkpoint."""
     found = []
     for index, (name, where, tensor) in enumerate(bad):
@@ -139,44 +145,6 @@ def _explain(bad: list[tuple[str, WhereT, torch.Tensor]], files: _Files) -> tupl
             )
         found.append(entry)
     return tuple(found)
-
-
-class _Files:
-    """The checkpoint's tensors under the model's names; read on the failing path only."""
-
-    def __init__(self, model: nn.Module, checkpoint: CheckpointFacts | None) -> None:
-        self._model, self._checkpoint = model, checkpoint
-
-    @cached_property
-    def _headers(self) -> dict[str, TensorHeader]:
-        if self._checkpoint is None:
-            return {}
-        names = [origin_name(name) for name, _ in self._model.named_parameters()]
-        renamed = key_mapper(base_model(self._model), names)
-        return {renamed(header.name): header for header in self._checkpoint.tensors}
-
-    def tensor(self, name: str) -> FileTensor | None:
-        """What the file holds; None where it has no floating tensor of that name to read."""
-        header = next((self._headers[n] for n in _file_names(name) if n in self._headers), None)
-        if header is None or self._checkpoint is None:
-            return None
-        try:
-            with safe_open(self._checkpoint.folder / header.file, framework="pt") as file:
-                tensor = file.get_tensor(header.name)
-        except (OSError, SafetensorError):
-            return None  # the checkpoint stage judges files; here it only means "not known"
-        if not tensor.is_floating_point() or not tensor.numel():
-            return None
-        largest = tensor.double().abs().max().item()
-        finite = isfinite(largest)
-        return FileTensor(dtype_name(tensor.dtype), finite, largest if finite else inf)
-
-
-def _file_names(name: str) -> tuple[str, ...]:
-    """Names under which a checkpoint may hold it: bitsandbytes' for scales, else the weight's."""
-    weight, _, part = name.partition(".quant_state.")
-    scale = {"absmax": ".absmax", "state2.absmax": ".nested_absmax"}.get(part)
-    return (f"{weight}{scale}", weight) if scale else (weight,)
 
 
 def checksums(model: nn.Module, skip: frozenset[int]) -> dict[str, int]:

@@ -34,7 +34,11 @@ class Projection:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One LoRA pair as it is. `alpha` is scaling times `r`; `b_zero` None where B has no data."""
+    """One LoRA pair as it is. `alpha` is scaling times `r`; `b_zero` None where B has no data.
+
+    `features` are what the projection takes and gives; None where it is no Linear (fused experts).
+    `shared` says that another pair holds one of its matrices too.
+    """
 
     name: str
     component: ComponentT
@@ -45,12 +49,16 @@ class Pair:
     a_shape: tuple[int, ...]
     b_shape: tuple[int, ...]
     b_zero: bool | None
+    features: tuple[int, int] | None = None
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterFacts:
     """An adapted model. `other_trainable` are the trainable parameters that no LoRA pair holds.
 
+    `other_adapters` are names of adapters beside the one that was attached, `inactive` pairs whose
+    layer is switched off, merged, or set to another adapter.
     `n_trainable` and `n_total` count scalar parameters, packed ones unpacked.
     """
 
@@ -59,6 +67,8 @@ class AdapterFacts:
     other_trainable: tuple[str, ...] = ()
     modules_to_save: tuple[str, ...] = ()
     frozen_lora: tuple[str, ...] = ()  # LoRA parameters that do not train
+    other_adapters: tuple[str, ...] = ()
+    inactive: tuple[str, ...] = ()
     n_trainable: int = 0
     n_total: int = 0
 
@@ -67,6 +77,23 @@ def inventory(items: Iterable[Pair | Projection]) -> str:
     """How many stand where: `language attention 28, language mlp 12`."""
     counts = Counter(f"{item.component} {item.kind}" for item in items)
     return ", ".join(f"{place} {count}" for place, count in sorted(counts.items())) or "none"
+
+
+def counted(n: int, thing: str) -> str:
+    """`1 pair`, `2 pairs`."""
+    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
+
+
+def whereabouts(items: Iterable[Pair | Projection]) -> str:
+    """The parts in words: `attention and mlp of language, the projector`."""
+    kinds: dict[ComponentT, set[KindT]] = {}
+    for item in items:
+        kinds.setdefault(item.component, set()).add(item.kind)
+    parts = [
+        "the projector" if part == "projector" else f"{' and '.join(sorted(kinds[part]))} of {part}"
+        for part in sorted(kinds)
+    ]
+    return ", ".join(parts) or "nothing"
 
 
 class Flags(Protocol):

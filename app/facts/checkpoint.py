@@ -11,8 +11,8 @@ from typing import Any
 from app.facts.words import one_line
 
 # bitsandbytes' `QuantState.from_dict` (functional.py, 0.50): what a packed weight needs beside it.
-_STATE = ".quant_state.bitsandbytes__"
-_ITEMS = (".absmax", ".quant_map", f"{_STATE}nf4")
+STATE = ".quant_state.bitsandbytes__"
+_ITEMS = (".absmax", ".quant_map", f"{STATE}nf4")
 _NESTED = (".nested_absmax", ".nested_quant_map")
 
 # One of these sets is enough for a tokenizer (transformers' slow and fast formats).
@@ -25,18 +25,55 @@ _TOKENIZERS = (
     {"tekken.json"},
     {"sentencepiece.bpe.model"},
 )
+# Names of token embeddings over the families (Llama, GPT-2, GPT-NeoX, Falcon and BLOOM).
+_EMBEDDINGS = tuple(
+    f"{name}.weight"
+    for name in (*("embed_tokens", "wte", "embed_in", "word_embeddings", "tok_embeddings"),)
+)
+_MATRIX = 2  # dimensions
 _PROCESSORS = frozenset({"processor_config.json", "preprocessor_config.json"})
 
 
 @dataclass(frozen=True, slots=True)
 class TensorHeader:
-    """One entry of a safetensors header. `dtype` is the file's own name, for instance `BF16`."""
+    """One entry of a safetensors header. `dtype` is the file's own name, for instance `BF16`.
+
+    `begin` is where its data begins in the file.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     n_bytes: int
     file: str
+    begin: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QuantData:
+    """What the small tensors beside packed weights hold, by tensor name.
+
+    `states`: the JSON of a quant state, or one line of why it is none. `tables`: code tables.
+    `scales`: float scales, as one of `zero` (all are), `odd` (not finite, negative or beyond any
+    weight) or empty.
+    """
+
+    states: Mapping[str, Mapping[str, Any] | str] = field(default_factory=dict)
+    tables: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    scales: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFacts:
+    """The ids that the tokenizer can give. `largest` is -1 where no tokenizer.json says so.
+
+    `added`: its added tokens as (id, text, whether a text can hold it). `special`: ids by
+    `file: key`, as the configuration files name them.
+    """
+
+    largest: int = -1
+    added: tuple[tuple[int, str, bool], ...] = ()
+    special: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +94,7 @@ class CheckpointFacts:
     the folder that are not weight files. `shards` are the files that a loader opens; weight files
     that it does not open are `spare_weights` and `pickles`, an index that it does not read is
     `unused_index`. `broken_files`: name -> what it is instead, for small files. `errnos`: name ->
-    the system's number for what could not be read (`index` is the index).
+    the system's number for what could not be read (`the index` too). `uid` is who read it.
     """
 
     folder: Path
@@ -73,6 +110,9 @@ class CheckpointFacts:
     unused_index: str = ""
     broken_files: Mapping[str, str] = field(default_factory=dict)
     errnos: Mapping[str, int] = field(default_factory=dict)
+    quant: QuantData = QuantData()
+    tokens: TokenFacts = TokenFacts()
+    uid: int = 0
 
     @property
     def quantization_config(self) -> Mapping[str, Any] | None:
@@ -87,9 +127,7 @@ class CheckpointFacts:
         bitsandbytes stores a packed `X.weight` as bytes beside `X.weight.quant_state.*`.
         """
         marked = {
-            header.name.partition(".quant_state.bitsandbytes__")[0]
-            for header in self.tensors
-            if ".quant_state.bitsandbytes__" in header.name
+            header.name.partition(STATE)[0] for header in self.tensors if STATE in header.name
         }
         return tuple(header.name for header in self.tensors if header.name in marked)
 
@@ -116,7 +154,7 @@ def incomplete_packing(facts: CheckpointFacts, *, nested: bool) -> list[str]:
     by_name = {header.name: header for header in facts.tensors}
     states: Counter[str] = Counter()
     for name in by_name:
-        base, mark, _ = name.partition(_STATE)
+        base, mark, _ = name.partition(STATE)
         states[base] += bool(mark)
     packed = {name for name, n in states.items() if n}
     packed |= {n for n, h in by_name.items() if h.dtype == "U8" and n.endswith(".weight")}
@@ -130,3 +168,22 @@ def incomplete_packing(facts: CheckpointFacts, *, nested: bool) -> list[str]:
         if lacks:
             offenders.append(f"{one_line(base)} lacks {', '.join(lacks)}")
     return offenders
+
+
+def embedding_rows(facts: CheckpointFacts) -> tuple[int | None, str]:
+    """How many ids the model takes, and who says so: the weights, else the configuration."""
+    sizes = {
+        header.shape[0]: header.name
+        for header in facts.tensors
+        if header.name.endswith(_EMBEDDINGS) and len(header.shape) == _MATRIX
+        if not header.dtype.startswith(("U", "I"))  # a packed one has other sides
+    }
+    if sizes:
+        # Towers have smaller ones of their own.
+        return max(sizes), one_line(sizes[max(sizes)])
+    text = facts.config.get("text_config")
+    for where, table in (("text_config.", text), ("", facts.config)):
+        number = table.get("vocab_size") if isinstance(table, Mapping) else None
+        if type(number) is int and number > 0:
+            return number, f"config.json: {where}vocab_size"
+    return None, ""

@@ -40,7 +40,8 @@ class NotFinite:
 class WeightFacts:
     """The finite scan. Integer tensors are no part of it, packed ones are judged by their scales.
 
-    `not_judged` are non-persistent buffers that are not finite, `on_meta` tensors without data.
+    `not_judged` are non-persistent buffers that are not finite, `on_meta` tensors without data,
+    `all_zero` weights of nothing but zeros (a healthy norm may be that: Gemma's adds one).
     """
 
     n_scanned: int = 0
@@ -50,6 +51,7 @@ class WeightFacts:
     on_meta: tuple[str, ...] = ()
     largest_magnitude: float | None = None
     largest_name: str = ""
+    all_zero: tuple[str, ...] = ()
     seconds: float = 0.0
 
 

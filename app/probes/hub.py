@@ -75,7 +75,7 @@ def resolve_model(
         deadline_s=deadline_s,
         wait=wait,
     )
-    return _fetched(facts, fetch(request))
+    return _fetched(facts, fetch(request), path)
 
 
 def offline_variable(environ: Mapping[str, str]) -> str | None:
@@ -83,9 +83,9 @@ def offline_variable(environ: Mapping[str, str]) -> str | None:
     return next((name for name in _OFFLINE if environ.get(name, "").upper() in _TRUE), None)
 
 
-def _fetched(facts: CacheFacts, got: Snapshot | Finding) -> CacheFacts:
+def _fetched(facts: CacheFacts, got: Snapshot | Finding, path: Path) -> CacheFacts:
     if isinstance(got, Finding):
-        return replace(facts, failure=got)
+        return replace(facts, failure=_doubted(got, facts.requested_id, path))
     found = replace(
         facts,
         folder=got.folder,
@@ -94,6 +94,18 @@ def _fetched(facts: CacheFacts, got: Snapshot | Finding) -> CacheFacts:
         reason=f"{facts.reason}; {got.reason}",
     )
     return _with_files(found)
+
+
+def _doubted(failure: Finding, asked: str, path: Path) -> Finding:
+    """A relative folder that is not there looks like a name of the hub, so both are said."""
+    shown = one_line(str(path.absolute()), 200)
+    return replace(
+        failure,
+        reason=f"there is no folder {shown}, so {asked} is taken for a name of the hub: "
+        f"{failure.reason}",
+        next_step=f"{failure.next_step}; for a folder, mount it there or give its whole path in "
+        "BOOT_BASE_MODEL_ID",
+    )
 
 
 def _rehearsal(plan: Plan, cache: Path, environ: Mapping[str, str]) -> CacheFacts:

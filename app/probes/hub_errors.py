@@ -124,13 +124,26 @@ _STEPS: dict[Fault, str] = {
     "absent without a token that may read it (HF_TOKEN)",
     Fault.ACCESS_DENIED: "accept the model's licence on its page, and set HF_TOKEN to a token of "
     "that account that may read it",
-    Fault.TEMPORARY: "try again later; HF_TOKEN raises the rate limit, and a filled cache needs no "
-    "hub",
+    Fault.TEMPORARY: "try again later; a filled cache needs no hub",
     Fault.READ_ERROR: "free space on the cache's disk, or take another node",
     Fault.CONFIG: "check HF_ENDPOINT, the proxy and CA variables, and that this uid may write to "
     "the cache",
     Fault.NODE_UNFIT: "set this node's clock: the hub's certificate is not valid at its time",
 }
+
+
+# No answer at all is seldom the hub's fault: the way to it is.
+_NO_ANSWER = (
+    "check this node's network, the proxy variables and HF_ENDPOINT, then try again; a filled "
+    "cache needs no hub"
+)
+_RATE = "try again later; HF_TOKEN raises the rate limit, and a filled cache needs no hub"
+
+
+def _step(fault: Fault, status: int | None) -> str:
+    if fault is Fault.TEMPORARY and status is None:
+        return _NO_ANSWER
+    return _RATE if status == httpx.codes.TOO_MANY_REQUESTS else _STEPS[fault]
 
 
 def finding_of(error: BaseException, *, what: str, expected: str) -> Finding | None:
@@ -146,5 +159,9 @@ def finding_of(error: BaseException, *, what: str, expected: str) -> Finding | N
     names = " <- ".join(dict.fromkeys(type(cause).__name__ for cause in causes(error)))
     actual = f"{said} ({names})" if said else names
     return failed(
-        f"{what}: {actual}", expected=expected, actual=actual, next_step=_STEPS[fault], fault=fault
+        f"{what}: {actual}",
+        expected=expected,
+        actual=actual,
+        next_step=_step(fault, status),
+        fault=fault,
     )

@@ -8,14 +8,17 @@ the Rust library, 0.8. Every byte here may be hostile: reads are bounded, nothin
 from __future__ import annotations
 
 import json
+import os
 import struct
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from app.facts.checkpoint import CheckpointFacts, ShardFacts, TensorHeader
+from app.facts.checkpoint import CheckpointFacts, QuantData, ShardFacts, TensorHeader
 from app.facts.words import is_utf8, one_line
 from app.probes.files import read_bytes
+from app.probes.packing import read_quant_data
+from app.probes.tokens import read_small_files
 from app.probes.weights import SNIFF, choose_weights, sniff
 
 _MAX_HEADER = 100_000_000  # bytes, safetensors' own MAX_HEADER_SIZE
@@ -35,7 +38,6 @@ BITS: dict[str, int] = {
 }
 _WEIGHTS = (".safetensors",)
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-_SNIFFED = (".json", ".model", ".txt", ".jinja")
 
 
 class _HeaderError(Exception):
@@ -48,17 +50,26 @@ def read_checkpoint(folder: Path) -> CheckpointFacts:
         names = tuple(sorted(path.name for path in folder.iterdir()))
     except OSError as error:
         why = error.strerror or str(error)
-        return CheckpointFacts(folder, config_problem=why, errnos={"config.json": error.errno or 0})
+        number = error.errno or 0
+        return CheckpointFacts(
+            folder, config_problem=why, errnos={"config.json": number}, uid=os.getuid()
+        )
     choice = choose_weights(folder)
     shards: list[ShardFacts] = []
     tensors: list[TensorHeader] = []
-    errnos = {"config.json": choice.config.errno, "index": choice.index_errno}
+    errnos: dict[str, int | None] = {
+        "config.json": choice.config.errno,
+        "the index": choice.index_errno,
+    }
+    quant = QuantData({}, {}, {})
     for name in choice.files:
-        shard, found, number = read_shard(folder, name)
+        shard, found, number = read_shard(folder, name, quant)
         shards.append(shard)
         tensors += found
         errnos[name] = number
     others = tuple(name for name in names if name not in choice.files)
+    small = read_small_files(folder, others, choice.config.data)
+    errnos.update(small.errnos)
     return CheckpointFacts(
         folder=folder,
         config=choice.config.data,
@@ -71,18 +82,28 @@ def read_checkpoint(folder: Path) -> CheckpointFacts:
         spare_weights=tuple(n for n in others if n.endswith(_WEIGHTS)),
         pickles=tuple(n for n in others if n.endswith(_PICKLES)),
         unused_index=choice.unused_index,
-        broken_files=dict(_broken(folder, others)),
+        broken_files=small.broken,
         errnos={name: number for name, number in errnos.items() if number},
+        quant=quant,
+        tokens=small.tokens,
+        uid=os.getuid(),
     )
 
 
-def read_shard(folder: Path, name: str) -> tuple[ShardFacts, list[TensorHeader], int | None]:
-    """One weight file: facts, tensors, and the system's number when it could not be read."""
+def read_shard(
+    folder: Path, name: str, quant: QuantData | None = None
+) -> tuple[ShardFacts, list[TensorHeader], int | None]:
+    """One weight file: facts, tensors, and the system's number when it could not be read.
+
+    What it holds of quantisation goes into `quant`.
+    """
     size = 0
     try:
         head, size = read_bytes(folder / name, SNIFF)
         raw = _raw_header(folder / name, head, size)
         tensors = parse_header(raw, size, name)
+        if quant is not None:
+            read_quant_data(folder / name, tensors, quant)
     except FileNotFoundError:
         return ShardFacts(name, 0, "missing"), [], None
     except _HeaderError as error:
@@ -143,7 +164,8 @@ def parse_header(raw: bytes, size: int, file: str) -> list[TensorHeader]:
     if position != held:
         what = "cut off" if held < position else "longer than its header says"
         raise _HeaderError(f"{what}: {held} bytes of tensor data, the header says {position}")
-    return [header for _, _, header in spans]
+    start = _LENGTH + len(raw)
+    return [replace(header, begin=start + begin) for begin, _, header in spans]
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -177,7 +199,11 @@ def _entry(name: str, value: object, file: str) -> tuple[int, int, TensorHeader]
         raise _HeaderError(
             f"{shown}: {dtype} of shape {str(shape)[:80]} is not {end - begin} bytes"
         )
-    return begin, end, TensorHeader(name, one_line(dtype, 40), tuple(shape), end - begin, file)
+    return (
+        begin,
+        end,
+        TensorHeader(name, one_line(dtype, 40), tuple(shape), end - begin, file, begin),
+    )
 
 
 def _elements(shape: list[int], shown: str) -> int:
@@ -195,18 +221,3 @@ def _numbers(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(
         type(number) is int and 0 <= number < _NUMBERS for number in value
     )
-
-
-def _broken(folder: Path, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Small files of the loader's that are something else by their first bytes."""
-    for name in names:
-        if not name.endswith(_SNIFFED):
-            continue
-        try:
-            head, size = read_bytes(folder / name, SNIFF)
-        except OSError as error:
-            yield name, error.strerror or str(error)
-            continue
-        problem = "empty" if size == 0 else sniff(head)
-        if problem:
-            yield name, problem

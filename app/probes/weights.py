@@ -120,6 +120,9 @@ def _indexed(folder: Path, name: str, config: JsonFile) -> WeightChoice:
         return WeightChoice(
             config, index_problem=f"{name}: {found.problem}", index_errno=found.errno
         )
+    if not isinstance(found.data.get("metadata"), dict):
+        # transformers 5.17 (`utils/hub.py`) writes into it while it loads.
+        return WeightChoice(config, index_problem=f"{name}: its metadata is no object")
     table = found.data.get("weight_map")
     if not isinstance(table, dict) or not table:
         return WeightChoice(config, index_problem=f"{name}: no weight_map with tensors in it")

@@ -1,0 +1,86 @@
+"""Judges of what turns text into ids; `app.checks.checkpoint` lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from app.checks._unreadable import fault_in, step_for
+from app.facts.checkpoint import CheckpointFacts, embedding_rows, tokenizer_problems
+from app.facts.words import listed, one_line
+from app.outcome import Finding, failed, passed, skipped, warned
+from app.plan import Plan
+
+
+def tokenizer(facts: CheckpointFacts, _plan: Plan) -> Finding:
+    """Without its own tokenizer a model is fed another one's numbers."""
+    expected = "tokenizer.json or tokenizer.model (or a vocabulary), and tokenizer_config.json"
+    if facts.broken_files:
+        broken = [f"{one_line(name)}: {problem}" for name, problem in facts.broken_files.items()]
+        return failed(
+            listed(broken, 1),
+            expected=expected,
+            actual=listed(broken, between="; "),
+            next_step=step_for(facts, facts.broken_files),
+            fault=fault_in(facts, facts.broken_files),
+        )
+    usable, lacking = tokenizer_problems(facts)
+    if not usable:
+        return failed(
+            "the folder has no tokenizer",
+            expected=expected,
+            actual="none",
+            next_step="copy the tokenizer files of the same revision into the folder",
+        )
+    if lacking:
+        return warned(
+            f"the folder has no {lacking[0]}",
+            expected=expected,
+            actual=listed(lacking),
+            next_step="copy it from the same revision",
+        )
+    return passed("tokenizer files are there", expected=expected)
+
+
+def vocabulary(facts: CheckpointFacts, _plan: Plan) -> Finding:
+    """An id without a row of the embedding ends a training run in the middle, on the device."""
+    rows, source = embedding_rows(facts)
+    if rows is None:
+        return skipped("neither config nor weights say how many tokens the model knows")
+    expected = f"ids below {rows}, the model's number of tokens ({source})"
+    beyond = list(_beyond(facts, rows))
+    step = "use the tokenizer of the same model, or resize the model's embedding and save it again"
+    if beyond:
+        return failed(
+            f"the model knows {rows} tokens, and {listed(beyond, 1)}",
+            expected=expected,
+            actual=listed(beyond),
+            next_step=step,
+        )
+    unused = [f"{text} ({n})" for n, text, used in facts.tokens.added if n >= rows and not used]
+    if unused:
+        # Gemma 3 1B is published so: an image's token in a model that sees none.
+        return warned(
+            f"{len(unused)} special token(s) have no row in the model: {listed(unused, 3)}",
+            expected=expected,
+            actual=listed(unused),
+            next_step=f"keep them out of the training text, or {step}",
+        )
+    return passed(f"{rows} tokens, and no id beyond", expected=expected)
+
+
+def _beyond(facts: CheckpointFacts, rows: int) -> Iterator[str]:
+    tokens = facts.tokens
+    if tokens.largest >= rows:
+        yield f"tokenizer.json goes up to id {tokens.largest}"
+    for number, text, used in tokens.added:
+        if number >= rows and used:
+            yield f"the added token {one_line(text, 60)} has the id {number}"
+    yield from _special(tokens.special, rows)
+
+
+def _special(special: Mapping[str, tuple[int, ...]], rows: int) -> Iterator[str]:
+    for where, ids in special.items():
+        # Negative ones mean "none" to old models.
+        for number in ids:
+            if number >= rows:
+                yield f"{where} is {number}"

@@ -1,0 +1,146 @@
+"""Reads the small files beside the weights: are they what they should be, which ids do they give.
+
+Chat templates are not run: that is the load's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from app.facts.checkpoint import TokenFacts
+from app.probes.files import read_bytes
+from app.probes.weights import CONFIG, SNIFF, JsonFile, read_json, sniff
+
+_SNIFFED = (".json", ".model", ".txt", ".jinja")
+_TOKENIZER = "tokenizer.json"
+_TOKENIZER_CONFIG = "tokenizer_config.json"
+_GENERATION = "generation_config.json"
+# Each is an object that the load reads, whichever class it ends in.
+_OBJECTS = frozenset(
+    (
+        *(_TOKENIZER, _TOKENIZER_CONFIG, _GENERATION, "special_tokens_map.json"),
+        *("adapter_config.json", "processor_config.json", "preprocessor_config.json"),
+    )
+)
+_TEMPLATE = "chat_template.jinja"
+_TEMPLATE_LIMIT = 4 * 1024 * 1024  # bytes; real ones have some kB
+_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
+_TOKENS = ("pad_token", "bos_token", "eos_token", "unk_token")
+
+
+@dataclass(frozen=True, slots=True)
+class SmallFiles:
+    """`broken`: name -> what it is instead; `errnos`: name -> the system's number."""
+
+    broken: Mapping[str, str]
+    errnos: Mapping[str, int]
+    tokens: TokenFacts
+
+
+def read_small_files(folder: Path, names: tuple[str, ...], config: Mapping[str, Any]) -> SmallFiles:
+    """Every file of these that the load may read, besides config, index and weights."""
+    broken: dict[str, str] = {}
+    errnos: dict[str, int] = {}
+    objects: dict[str, Mapping[str, Any]] = {}
+    for name in names:
+        if not name.endswith(_SNIFFED) or name == CONFIG:
+            continue
+        found = read_json(folder / name) if name in _OBJECTS else _sniffed(folder / name)
+        problem = found.problem or _shape_problem(name, found.data)
+        if problem:
+            broken[name] = problem
+            errnos[name] = found.errno or 0
+        objects[name] = found.data
+    return SmallFiles(broken, errnos, _tokens(folder, objects, config))
+
+
+def _sniffed(path: Path) -> JsonFile:
+    """A file of which only the first bytes are looked at."""
+    try:
+        head, size = read_bytes(path, SNIFF)
+    except OSError as error:
+        return JsonFile(problem=error.strerror or str(error), errno=error.errno)
+    return JsonFile(problem="empty" if size == 0 else sniff(head))
+
+
+def _shape_problem(name: str, data: Mapping[str, Any]) -> str:
+    """What is missing from a file that is an object."""
+    if name == _TOKENIZER and not isinstance(data.get("model"), dict):
+        return "it holds no tokenizer model"
+    if name == _GENERATION:
+        for key in ("max_new_tokens", "max_length", "min_length", "num_beams", "top_k"):
+            value = data.get(key)
+            if value is not None and type(value) is not int:
+                return f"{key} is no whole number"
+    return ""
+
+
+def _tokens(
+    folder: Path, objects: Mapping[str, Mapping[str, Any]], config: Mapping[str, Any]
+) -> TokenFacts:
+    tokenizer = objects.get(_TOKENIZER, {})
+    settings = objects.get(_TOKENIZER_CONFIG, {})
+    model = tokenizer.get("model")
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    added = tokenizer.get("added_tokens")
+    entries = [one for one in added if isinstance(one, dict)] if isinstance(added, list) else []
+    used = _texts(settings, _TOKENS) | {_template(folder, settings)}
+    text = config.get("text_config")
+    special = dict(_ids(CONFIG, config))
+    special |= _ids(f"{CONFIG}: text_config", text if isinstance(text, dict) else {})
+    special |= _ids(_GENERATION, objects.get(_GENERATION, {}))
+    return TokenFacts(_largest(vocab), tuple(_added(entries, used)), special)
+
+
+def _largest(vocab: object) -> int:
+    """A table of ids (BPE, WordPiece, WordLevel), or a list by id (Unigram)."""
+    if isinstance(vocab, list):
+        return len(vocab) - 1
+    if not isinstance(vocab, dict):
+        return -1
+    return max((number for number in vocab.values() if type(number) is int), default=-1)
+
+
+def _added(entries: list[dict[str, Any]], used: set[str]) -> Iterator[tuple[int, str, bool]]:
+    """A special token that no template and no setting uses stands in no training text."""
+    for entry in entries:
+        number, content = entry.get("id"), entry.get("content")
+        if type(number) is int and isinstance(content, str):
+            plain = entry.get("special") is not True
+            yield number, content, plain or any(content in text for text in used)
+
+
+def _texts(settings: Mapping[str, Any], keys: tuple[str, ...]) -> set[str]:
+    """Tokens by key; older files hold an object with the token's content."""
+    found = set()
+    for key in keys:
+        value = settings.get(key)
+        text = value.get("content") if isinstance(value, dict) else value
+        if isinstance(text, str):
+            found.add(text)
+    return found
+
+
+def _template(folder: Path, settings: Mapping[str, Any]) -> str:
+    """The text of every chat template, empty where there is none."""
+    held = settings.get("chat_template")
+    try:
+        raw, _ = read_bytes(folder / _TEMPLATE, _TEMPLATE_LIMIT)
+    except OSError:  # none, or `broken` says what is wrong with it
+        raw = b""
+    return raw.decode(errors="replace") + (str(held) if held is not None else "")
+
+
+def _ids(where: str, data: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    found = {}
+    for key in _IDS:
+        value = data.get(key)
+        ids = tuple(
+            one for one in (value if isinstance(value, list) else [value]) if type(one) is int
+        )
+        if ids:
+            found[f"{where}: {key}"] = ids
+    return found
