@@ -7,6 +7,7 @@ files are not read. Where a variable and a secret file of the same name exist, t
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -56,7 +57,14 @@ def load_settings(
     if image is not None:
         given.setdefault(_HARDWARE, image.profile)
     # Misspelt names first: they are often why another one is missing.
-    problems = unknown_names(dict.fromkeys(files.names, "") | dict(environ), _FIELDS, hidden)
+    unknown = unknown_names(dict.fromkeys(files.names, "") | dict(environ), _FIELDS, hidden)
+    in_files = files.names - environ.keys()
+    problems = [
+        replace(one, actual=f"unknown (the file {secrets_dir}/{one.name})")
+        if one.name in in_files
+        else one
+        for one in unknown
+    ]
     sources = {name: path for name, path in files.paths.items() if not _is_set(name, environ)}
     settings, wrong = _validated(given, hidden, sources)
     problems += wrong
@@ -127,8 +135,8 @@ def _problem(
     variable = _variable(location)
     rule = rule_of(_FIELDS[variable])
     if variable not in given:
-        choices = " or ".join(f"{variable}={one}" for one in rule.choices)
-        return Problem(variable, rule.must, "not set", f"set {choices}: this is no image")
+        step = f"set it to {rule.must}; only an image knows its own"
+        return Problem(variable, rule.must, "not set", step)
     value = given[variable]
     if value == "":
         actual = "empty"
@@ -138,10 +146,9 @@ def _problem(
         actual = shown(value, hidden)
     source = sources.get(variable)
     if source is not None:
-        # The variable is not set at all: whoever looks for it in the environment finds nothing.
-        return Problem(
-            str(source), rule.must, actual, rule.suggestion(value) or f"correct {source}"
-        )
+        # No variable is set, so whoever looks for it in the environment finds nothing.
+        step = f"correct or remove the file {source}"
+        return Problem(variable, rule.must, f"{actual} (from {source})", step)
     return Problem(variable, rule.must, actual, rule.suggestion(value))
 
 

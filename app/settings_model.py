@@ -157,7 +157,7 @@ class BootSettings(BaseSettings):
                     variable_of("revision"),
                     expected="unset for a local model",
                     actual="set",
-                    suggestion=f"unset {variable_of('revision')}: only models of the hub have revisions",
+                    suggestion="unset it: only models of the hub have revisions",
                 )
             )
         return problems

@@ -23,8 +23,9 @@ _LARGEST = 16 * 1024  # four times the longest value that any variable takes
 
 @dataclass(frozen=True, slots=True)
 class SecretFiles:
-    """What a folder of secrets holds for us: values by variable with the file that each comes from,
-    all names, what is unreadable.
+    """What a folder of secrets holds for us.
+
+    Values and the files that they come from by variable, all names, what is unreadable.
     """
 
     values: dict[str, str] = field(default_factory=dict)

@@ -36,6 +36,24 @@ def _shape(folder: Path) -> None:
     rewrite(folder, lambda tensors: tensors.update({WEIGHT: tensors[WEIGHT][:-1].clone()}))
 
 
+def _transposed(folder: Path) -> None:
+    rewrite(folder, lambda tensors: tensors.update({WEIGHT: tensors[WEIGHT].T.contiguous()}))
+
+
+def _fewer_layers(folder: Path) -> None:
+    _configure(folder, num_hidden_layers=1)
+
+
+def _huge(folder: Path) -> None:
+    _configure(folder, hidden_size=10_000_000)
+
+
+def _configure(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8")) | changes
+    path.write_text(json.dumps(config), encoding="utf-8")
+
+
 def _left_over(folder: Path) -> None:
     rewrite(folder, lambda tensors: tensors.update({"extra.weight": tensors[WEIGHT].clone()}))
 
@@ -86,6 +104,11 @@ NO_MODULE = "model.language_model.layers.0.self_attn.extra_proj."
 BREAKINGS: Mapping[str, Callable[[Path], None]] = {
     "missing weight": _missing,
     "another shape": _shape,
+    "transposed": _transposed,
+    "huge": _huge,
+    "fewer layers": _fewer_layers,
+    "unknown activation": lambda folder: _configure(folder, hidden_act="nonesuch"),
+    "encoder and decoder": lambda folder: _configure(folder, model_type="t5"),
     "left over": _left_over,
     "truncated": _truncated,
     "base names": _base_names,
@@ -98,3 +121,5 @@ BREAKINGS: Mapping[str, Callable[[Path], None]] = {
 OF_PACKED = (
     *("stripped quant state", "keys of KV-shared layers", "no module", "packed but skipped"),
 )
+# A quantiser, on the fly too, keeps transformers from recording what does not fit.
+IN_4_BITS = (*OF_PACKED, "transposed", "huge")

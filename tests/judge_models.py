@@ -118,7 +118,7 @@ def _on_cpu(scratch: Path) -> dict[str, Verdicts]:
         source = gemma if name in broken_files.OF_PACKED else llama
         folder = broken_files.copy(source, scratch / name.replace(" ", "-"))
         breaking(folder)
-        found[f"cpu: {name}"] = booted(folder, load_in_4bit=name in broken_files.OF_PACKED)
+        found[f"cpu: {name}"] = booted(folder, load_in_4bit=name in broken_files.IN_4_BITS)
     # A name that Unsloth's CPU backend would cut to that of its neighbour, another model.
     broken_files.copy(tiny_model("qwen-bf16"), scratch / "neighbour")
     named = broken_files.copy(llama, scratch / "neighbour-bnb-4bit")

@@ -71,6 +71,19 @@ def qwen3_moe(folder: Path) -> Path:
     return _saved(Qwen3MoeForCausalLM(config), folder)
 
 
+def qwen2_vl(folder: Path) -> Path:
+    """Qwen2-VL, which only the auto class for images and text knows, bfloat16."""
+    import torch
+    from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
+
+    vision = {"depth": 1, "embed_dim": 64, "hidden_size": 128, "num_heads": 2, "patch_size": 8}
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 6, 6]}
+    text = {key: value for key, value in _TEXT.items() if key != "head_dim"}
+    config = Qwen2VLConfig(text_config=text | {"rope_parameters": rope}, vision_config=vision)
+    torch.manual_seed(0)
+    return _saved(Qwen2VLForConditionalGeneration(config), folder)
+
+
 def _saved(model: Any, folder: Path) -> Path:
     import torch
 
@@ -85,4 +98,9 @@ def _tokenizer(folder: Path) -> None:
     shutil.copy(tiny_model("llama-bf16") / "chat_template.jinja", folder)
 
 
-FAMILIES = {"gemma3": gemma3, "gemma3 renamed": gemma3_renamed, "qwen3 moe": qwen3_moe}
+FAMILIES = {
+    "gemma3": gemma3,
+    "gemma3 renamed": gemma3_renamed,
+    "qwen3 moe": qwen3_moe,
+    "qwen2 vl": qwen2_vl,
+}

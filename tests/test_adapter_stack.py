@@ -208,3 +208,24 @@ def test_routed_experts_are_known_as_one_tensor() -> None:
     fused = [item for item in projections(model) if item.fused]
     assert {item.name.rpartition(".")[2] for item in fused} == {"gate_up_proj", "down_proj"}
     assert {(item.component, item.kind) for item in fused} == {("language", "experts")}
+
+
+def test_matrices_of_another_shape_shared_ones_and_a_second_adapter_are_named() -> None:
+    model, _ = adapted(plan := plan_for("llama-nf4"))
+    import torch
+    from peft import LoraConfig
+
+    from app.engine.adapter import gather, lora_parameters
+
+    held = {name: module for name, module in model.named_modules() if hasattr(module, "lora_A")}
+    ends = ("0.mlp.gate_proj", "0.mlp.up_proj", "1.mlp.up_proj")
+    first, second, third = (module for name, module in held.items() if name.endswith(ends))
+    a = first.lora_A["default"]
+    a.weight = torch.nn.Parameter(a.weight[:, :-1].clone())
+    third.lora_B["default"].weight = second.lora_B["default"].weight
+    found = failing(checks.CHECKS, gather(model), plan)
+    assert set(found) == {"adapter.attached", "adapter.hyperparameters"}
+    assert len(lora_parameters(model)) == 14
+    model.add_adapter("second", LoraConfig(r=4, target_modules=["o_proj"]))
+    named = failing(checks.CHECKS, gather(model), plan)["adapter.attached"]
+    assert "second" in named.reason

@@ -101,9 +101,20 @@ def test_an_image_that_does_not_fit_is_left_out_with_a_note(gemma: tuple[Any, An
     assert "needs more than 64 tokens" in batch.notes[0]
 
 
-@pytest.mark.parametrize("template", [None, "{{ raise_exception('no') }}"])
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        (None, "the tokenizer has no chat template"),
+        ("{{ raise_exception('no') }}", "the chat template fails: TemplateError"),
+        ("{% for x in range(10**12) %}{% endfor %}", "the chat template fails: OverflowError"),
+        ("{{ 1 / 0 }}", "the chat template fails: ZeroDivisionError"),
+        ("{{ messages + 1 }}", "the chat template fails: TypeError"),
+        ("{% if %}", "the chat template fails: TemplateSyntaxError"),
+        ("hello", "the chat template drops what is said"),
+    ],
+)
 def test_without_a_usable_template_it_is_plain_text(
-    llama: tuple[Any, Any, Plan], template: str | None
+    llama: tuple[Any, Any, Plan], template: str | None, why: str
 ) -> None:
     model, tokenizer, plan = llama
     from app.engine.batch import TOKENS, make
@@ -113,7 +124,32 @@ def test_without_a_usable_template_it_is_plain_text(
         batch = make(model, tokenizer, plan, TEXT)
     finally:
         tokenizer.chat_template = kept
-    assert (batch.n_tokens, batch.notes) == (TOKENS, ("no usable chat template: plain text",))
+    assert batch.n_tokens == TOKENS
+    assert batch.notes[0].startswith(f"plain text, no chat: {why}")
+
+
+def test_an_error_outside_the_template_is_no_matter_of_the_templates() -> None:
+    from app.engine.batch import _chat
+
+    class Broken:
+        chat_template = "{{ messages }}"
+
+        def apply_chat_template(self, *_args: Any, **_options: Any) -> str:
+            raise TypeError
+
+    with pytest.raises(TypeError):
+        _chat(Broken(), plan_for("llama-nf4"), [], 4, tokenize=False)
+
+
+@pytest.mark.parametrize(("n", "why"), [(0, "are 0"), (1, "are 1"), (2, "")])
+def test_a_tokenizer_that_makes_nothing_of_a_text_is_not_trained_on(n: int, why: str) -> None:
+    import torch
+
+    from app.engine.batch import _unusable
+
+    ids = torch.zeros((1, n), dtype=torch.long)
+    assert _unusable(ids, 8).startswith(why)
+    assert _unusable(ids, 8, frozenset({0}))
 
 
 def test_ids_beyond_the_embeddings_are_replaced(

@@ -135,6 +135,27 @@ def test_nobody_at_the_address_is_temporary(tmp_path: Path) -> None:
     assert code_of(facts) == ExitCode.TEMPFAIL
     assert facts.failure is not None
     assert "ConnectError" in facts.failure.actual
+    for word in ("network", "proxy", "HF_ENDPOINT"):
+        assert word in facts.failure.next_step
+    assert "HF_TOKEN" not in facts.failure.next_step
+
+
+def test_a_relative_folder_that_is_not_there_is_told_from_a_name_of_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    facts = ask(tmp_path, model="m/trunc")
+    assert facts.failure is not None
+    assert facts.failure.reason.startswith(f"there is no folder {tmp_path}/m/trunc, so m/trunc is")
+    assert "its whole path in BOOT_BASE_MODEL_ID" in facts.failure.next_step
+
+
+@pytest.mark.parametrize(("status", "named"), [(429, True), (503, False)])
+def test_a_token_helps_against_a_rate_limit_only(tmp_path: Path, status: int, named: bool) -> None:
+    with serving(Hub({}, always=(status, {}))) as hub:
+        facts = ask(tmp_path, hub)
+    assert facts.failure is not None
+    assert ("HF_TOKEN" in facts.failure.next_step) == named
 
 
 def test_an_address_without_a_scheme_is_a_mistake(tmp_path: Path) -> None:

@@ -222,16 +222,21 @@ def raising(number: int) -> Callable[..., int]:
 
 @pytest.mark.parametrize(("number", "fault"), [
     (errno.EIO, Fault.READ_ERROR), (errno.ESTALE, Fault.READ_ERROR), (errno.EACCES, Fault.CONFIG),
+    (errno.EPERM, Fault.CONFIG), (errno.ELOOP, None), (errno.EISDIR, None),
 ])  # fmt: skip
 def test_a_file_that_cannot_be_read_is_not_called_broken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, fault: Fault
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, fault: Fault | None
 ) -> None:
     write_model(tmp_path, SHARDED)
     with monkeypatch.context() as patch:
-        patch.setattr("app.probes.weights.os.open", raising(number))
+        patch.setattr("app.probes.files.os.open", raising(number))
         facts = read_checkpoint(tmp_path)
-    assert judge(facts)["checkpoint.config"].fault is fault
-    assert judge(facts)["checkpoint.index"].fault is fault
+    said = judge(facts)
+    for check in ("config", "index", "tokenizer"):
+        finding = said[f"checkpoint.{check}"]
+        assert finding.fault is fault
+        assert ("give uid" in finding.next_step) == (fault is Fault.CONFIG)
+        assert ("delete" in finding.next_step) == (fault is None)
 
 
 def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path) -> None:

@@ -135,6 +135,27 @@ def test_paths_that_utf8_cannot_carry_are_settings_and_shown(tmp_path: Path) -> 
     assert not odd.exists()
 
 
+@pytest.mark.parametrize(
+    ("number", "step"),
+    [
+        (errno.ENOSPC, "make room"),
+        (errno.EDQUOT, "make room"),
+        (errno.EIO, "look at the mount"),
+        (errno.ESTALE, "look at the mount"),
+        (errno.EACCES, "mount a folder that uid"),
+        (errno.EROFS, "mount a folder that uid"),
+        (None, "mount a folder that uid"),
+    ],
+)
+def test_the_step_for_the_report_folder_follows_the_systems_number(
+    number: int | None, step: str
+) -> None:
+    report = FolderFacts(Folder("report", "/r", "BOOT_REPORT_DIR"), "no", number)
+    finding = findings(CHECKS, facts_with(report=report), plan_for())["host.report_dir"]
+    assert finding.next_step.startswith(step)
+    assert "BOOT_REPORT_DIR" in finding.next_step
+
+
 def test_a_failed_rename_leaves_no_probe_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

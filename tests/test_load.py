@@ -47,6 +47,10 @@ def judged(facts: LoadFacts) -> dict[str, tuple[Status, Fault]]:
         ({"foreign_files": ("/b/x",)}, "only_the_folder", Status.FAIL, Fault.INTERNAL),
         ({"files": ()}, "only_the_folder", Status.ERROR, Fault.INTERNAL),
         ({"unexpected": ("a",)}, "nothing_left_over", Status.WARN, Fault.DATA_INVALID),
+        (
+            {"unexpected": ("a", "b"), "dropped": ("b",)},
+            *("nothing_left_over", Status.FAIL, Fault.DATA_INVALID),
+        ),
         ({"tokenizer_class": ""}, "tokenizer", Status.FAIL, Fault.DATA_INVALID),
     ],
 )
@@ -85,3 +89,8 @@ def test_what_must_be_packed_agrees_with_the_adapters_view_of_places(name: str) 
 )
 def test_routers_towers_heads_and_altup_are_never_packed_on_the_fly(name: str) -> None:
     assert not packed.is_projection(name)
+
+
+def test_what_was_brought_to_the_profiles_types_is_said() -> None:
+    found = load.weights_from_checkpoint(replace(GOOD, aligned=("lm_head.weight",)), PLAN)
+    assert "1 brought to the profile's types: lm_head.weight" in found.actual

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,8 @@ from app.engine import load_errors
 from app.errors import BootError
 from app.outcome import Fault
 from app.profiles import GIB, H100
+from tests import broken_files
+from tests.tiny_models import tiny_model
 
 pytestmark = pytest.mark.stack
 
@@ -86,3 +89,29 @@ def test_what_nobody_foresaw_stays_as_it_is() -> None:
     assert fault_of(KeyError("x")) is None
     assert fault_of(OSError(errno.ENOENT, "No such file")) is None
     assert fault_of(ValueError("x"), info()) is None
+
+
+def test_shapes_that_differ_stop_the_load_with_both() -> None:
+    load_errors.refuse([])
+    with pytest.raises(BootError, match="first w: ") as raised:
+        load_errors.refuse(["w: (1, 2) in the file, (2, 2) in the model"])
+    assert raised.value.finding.fault is Fault.DATA_INVALID
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "named"),
+    [
+        ("config.json", '{"model_type": "nonesuch"}', "config.json"),
+        ("generation_config.json", "[]", "generation_config.json"),
+        ("tokenizer.json", '{"version": ', "tokenizer"),
+    ],
+)
+def test_a_file_that_transformers_refuses_is_named(
+    tmp_path: Path, file: str, text: str, named: str
+) -> None:
+    folder = broken_files.copy(tiny_model("llama-bf16"), tmp_path / "model")
+    load_errors.refuse_unreadable(folder)
+    (folder / file).write_text(text, encoding="utf-8")
+    with pytest.raises(BootError, match=f"cannot use {named}") as raised:
+        load_errors.refuse_unreadable(folder)
+    assert raised.value.finding.fault is Fault.DATA_INVALID

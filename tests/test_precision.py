@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.checks import precision
 from app.checks._contract import RULES, expects_forced_float32, offenders
-from app.facts.census import TensorFacts
+from app.facts.census import PlainLinear, TensorFacts
 from app.outcome import Severity, Status
 from app.profiles import CPU, H100, PROFILES, V100, Profile
 from tests.censuses import broken, healthy, layer, plan_for, state_of, tensor
@@ -156,3 +156,36 @@ def test_the_section_shows_the_first_ten_and_counts_all() -> None:
     assert section.n_offenders == {"other": 25}
     reason = broken(census, plan_for(V100))["precision.forbidden_dtypes"]
     assert reason == "25 other: w0 (bfloat16), w1 (bfloat16), w2 (bfloat16) and 22 more"
+
+
+@pytest.mark.parametrize(
+    ("changes", "actual"),
+    [
+        ({"shape": (2, 8)}, "shape (2, 8) in the quant state"),
+        ({"blocksize": 7}, "7"),
+        ({"n_absmax": 2}, "2 scales"),
+        ({"n_absmax": 1, "nested_blocksize": 256, "n_nested_absmax": 0}, "0 nested scales"),
+        ({"nested_blocksize": 0x101}, "257"),
+        ({"odd_maps": ("another table than nf4's",)}, "another table than nf4's"),
+    ],
+)
+def test_a_quant_state_whose_parts_disagree_is_named(
+    changes: dict[str, object], actual: str
+) -> None:
+    good = layer(CPU, shape=(4, 4), state=state_of(CPU, n_absmax=1, nested_blocksize=256))
+    assert good.state is not None
+    assert good.state.problem(good.shape) == ("", "")
+    assert state_of(CPU, **changes).problem(good.shape)[1] == actual
+    odd = replace(healthy(CPU), packed=(replace(good, state=state_of(CPU, **changes)),))
+    assert actual in broken(odd, plan_for(CPU))["precision.quant_states"]
+
+
+def test_a_norm_or_linear_without_a_weight_is_named() -> None:
+    bare = replace(
+        healthy(CPU),
+        tensors=(*healthy(CPU).tensors, tensor(CPU, "n", "float32", category="norm", numel=0)),
+        plain=(PlainLinear("lm_head", "none", projection=False, skipped=True),),
+    )
+    said = broken(bare, plan_for(CPU))["precision.has_parameters"]
+    assert "n (none)" in said
+    assert "lm_head (none)" in said

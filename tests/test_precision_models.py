@@ -54,6 +54,7 @@ def wrong(verdicts: dict[str, Any]) -> dict[str, list[str]]:
 HEALTHY = (
     *("gemma3n-nf4", "gemma3n-bf16", "llama-nf4", "llama-bf16", "qwen-nf4", "qwen-bf16"),
     *("16 bits", "adapter", "adapter on audio", "gemma3", "gemma3 renamed", "qwen3 moe"),
+    *("qwen2 vl",),
     *("base names", "keys of KV-shared layers", "suffix"),
 )
 
@@ -100,6 +101,10 @@ def test_keys_that_the_model_ignores_are_no_offence(cases: dict[str, Any]) -> No
     [
         ("missing weight", "load.weights_from_checkpoint", broken_files.WEIGHT),
         ("another shape", "raised", broken_files.WEIGHT),
+        ("transposed", "raised", broken_files.WEIGHT),
+        ("huge", "raised", "10000000) in the model"),
+        ("fewer layers", "load.nothing_left_over", "model.layers.1."),
+        ("unknown activation", "raised", "config.json"),
         ("truncated", "raised", "safetensors"),
         ("stripped quant state", "raised", broken_files.PACKED_WEIGHT),
     ],
@@ -110,6 +115,14 @@ def test_a_checkpoint_that_does_not_fill_the_model_is_invalid_data(
     status, fault, reason = cases[f"cpu: {case}"][check]
     assert (status, fault) == ("fail", "data_invalid")
     assert named in reason
+
+
+def test_a_family_that_no_auto_class_of_the_cpu_backend_knows_is_a_wrong_choice(
+    cases: dict[str, Any],
+) -> None:
+    status, fault, reason = cases["cpu: encoder and decoder"]["raised"]
+    assert (status, fault) == ("fail", "config")
+    assert "CPU backend cannot load t5" in reason
 
 
 def test_a_tensor_without_a_place_only_warns(cases: dict[str, Any]) -> None:

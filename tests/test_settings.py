@@ -142,8 +142,8 @@ def test_the_class_itself_reads_no_environment(
             "WORLD_SIZE",
             "8",
             (
-                "WORLD_SIZE must be 1 or unset, and is '8': jobs of several ranks are not supported"
-                " by this release: start one process"
+                "WORLD_SIZE must be 1 or unset, and is '8': start one process: jobs of several"
+                " ranks are not supported by this release"
             ),
         ),
     ],

@@ -42,6 +42,24 @@ def test_an_empty_token_variable_means_none_as_it_does_to_the_hub(tmp_path: Path
         load_settings(CPU, image=None, secrets_dir=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("BOOT_STEPS", "many"), ("BOOT_HARDWARE", "a100"), ("BOOT_STPES", "3")]
+)
+def test_what_is_wrong_in_a_file_names_the_file(tmp_path: Path, name: str, value: str) -> None:
+    (tmp_path / name).write_text(value)
+    with pytest.raises(SettingsError) as caught:
+        load_settings({}, image=None, secrets_dir=tmp_path)
+    told = {problem.name: str(problem) for problem in caught.value.problems}
+    assert str(tmp_path / name) in told[name]
+
+
+def test_a_variable_counts_and_its_file_is_not_blamed(tmp_path: Path) -> None:
+    (tmp_path / "BOOT_STEPS").write_text("3")
+    with pytest.raises(SettingsError) as caught:
+        load_settings({**CPU, "BOOT_STEPS": "many"}, image=None, secrets_dir=tmp_path)
+    assert str(tmp_path) not in str(caught.value)
+
+
 def test_kubernetes_mounts_links_into_a_dated_folder(tmp_path: Path) -> None:
     (tmp_path / "..2026_11_30").mkdir()
     (tmp_path / "..2026_11_30" / "HF_TOKEN").write_text("hf_0123456789")

@@ -116,3 +116,40 @@ def test_only_the_hub_has_revisions() -> None:
     for model in ("/models/x", "./x", "../x", "rehearsal:gemma3n"):
         environ = {**CPU, "BOOT_BASE_MODEL_ID": model, "BOOT_REVISION": "main"}
         assert problem_of(environ).name == "BOOT_REVISION"
+
+
+@pytest.mark.parametrize(
+    ("value", "meant"),
+    [
+        ("H100", "h100"), ("v10O", "v100"), ("h1OO", None), ("nvidia-v100", "v100"),
+        ("CPU", "cpu"), ("a100", None), ("l40s", None), ("gpu", None), ("b200", None),
+    ],
+)  # fmt: skip
+def test_only_what_is_close_is_suggested(value: str, meant: str | None) -> None:
+    problem = problem_of({"BOOT_HARDWARE": value})
+    assert problem.suggestion == (f"did you mean {meant}?" if meant else "")
+    assert problem.finding.next_step
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"BOOT_HARDWARE": "a100"},
+        {**CPU, "BOOT_STEPS": ""},
+        {**CPU, "BOOT_NEVER_HEARD": "1"},
+        {**CPU, "WORLD_SIZE": "8"},
+        {**CPU, "BOOT_REVISION": "v1", "BOOT_BASE_MODEL_ID": "/m"},
+        {**CPU, "BOOT_FINETUNE_MLP_MODULES": "0", "BOOT_FINETUNE_ATTENTION_MODULES": "0"},
+    ],
+)
+def test_a_next_step_is_a_step_and_the_reason_does_not_repeat_it(environ: dict[str, str]) -> None:
+    finding = problem_of(environ).finding
+    assert finding.next_step.split()[0] in {"set", "unset", "correct", "start"}
+    assert finding.next_step not in finding.reason
+    assert len(finding.reason) < 200
+
+
+def test_a_dropout_too_small_for_a_number_is_none() -> None:
+    """No float tells it from 0, and no training run would."""
+    assert loaded({**CPU, "BOOT_LORA_DROPOUT": "1e-400"}).lora_dropout == 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -168,3 +170,52 @@ def test_what_is_skipped_by_identity_is_not_summed() -> None:
 
     model = torch.nn.Linear(2, 2)
     assert set(checksums(model, frozenset({id(model.bias)}))) == {"weight"}
+
+
+SIDES = [".nested_absmax", ".quant_map", ".nested_quant_map", "offset"]
+
+
+def break_side(folder: Path, weight: str, side: str) -> None:
+    """Puts a NaN where the file holds a part of one weight's quant state."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    if side == "offset":
+        key = f"{weight}.quant_state.bitsandbytes__nf4"
+        state = json.loads(bytes(tensors[key].tolist())) | {"nested_offset": float("nan")}
+        tensors[key] = torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8)
+    else:
+        tensors[f"{weight}{side}"].reshape(-1)[0] = float("nan")
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_scales_that_are_broken_in_the_file_are_the_files_fault(tmp_path: Path, side: str) -> None:
+    """transformers maps every side tensor onto its weight; else each node would be quarantined."""
+    from app.engine.weights import scan
+
+    plan = plan_for("llama-nf4")
+    assert plan.resolved is not None
+    folder = tmp_path / "model"
+    shutil.copytree(plan.resolved.folder, folder)
+    weight = "model.layers.0.mlp.up_proj.weight"
+    break_side(folder, weight, side)
+    plan = replace(plan, resolved=replace(plan.resolved, folder=folder),
+                   request=replace(plan.request, base_model_id=str(folder)))  # fmt: skip
+    facts = scan(load(plan)[0], read_checkpoint(folder))
+    assert all(entry.name.startswith(weight) for entry in facts.not_finite)
+    found = finding(facts)
+    assert (found.fault, weight in found.reason) == (Fault.DATA_INVALID, True)
+
+
+def test_a_side_tensor_is_told_from_its_weight() -> None:
+    from app.engine.file_tensors import _split
+
+    packed = frozenset({"a.weight"})
+    assert _split("a.weight", packed) == ("a.weight", "")
+    assert _split("a.weight.absmax", packed) == ("a.weight", ".absmax")
+    state = "a.weight.quant_state.bitsandbytes__nf4"
+    assert _split(state, packed) == ("a.weight", ".quant_state.bitsandbytes__nf4")
+    assert _split("b.weight.absmax", packed) == ("b.weight.absmax", "")

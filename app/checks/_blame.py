@@ -21,6 +21,9 @@ def blame(found: tuple[NotFinite, ...]) -> tuple[Fault, str, str]:
     if all(_cast_overflow(entry) for entry in found):
         step = "use hardware that computes in bfloat16, or a checkpoint whose weights fit float16"
         return Fault.PRECISION, "a cast to float16 overflowed", step
+    if all(_packing_overflow(entry) for entry in found):
+        step = "use another copy or revision of the checkpoint"
+        return Fault.DATA_INVALID, "the file's values are too large to be packed", step
     return Fault.NUMERICS, "the file's values are finite or not known", NODE_STEP
 
 
@@ -33,6 +36,11 @@ def _cast_overflow(entry: NotFinite) -> bool:
     if entry.dtype != "float16" or entry.n_nan:
         return False
     return entry.file is None or entry.file.largest > _FLOAT16_MAX
+
+
+def _packing_overflow(entry: NotFinite) -> bool:
+    """A scale that the loader computed of weights out of all proportion."""
+    return entry.where == "absmax" and entry.file is not None and entry.file.largest > _FLOAT16_MAX
 
 
 def suspects(weights: WeightFacts) -> str:
@@ -55,9 +63,9 @@ def blame_steps(weights: WeightFacts, plan: Plan) -> tuple[Fault, str, str]:
     if plan.profile.needs_gpu:
         return Fault.NUMERICS, "", NODE_STEP
     largest = f"{weights.largest_magnitude} in {weights.largest_name}"
-    return (
-        Fault.DATA_INVALID,
+    why = (
         "the weights are finite, and a CPU computes them alike on every node: the configuration "
-        f"or the weights are to blame; largest magnitude {largest}",
-        f"check the numbers in config.json (norm epsilon, rope theta, scaling), or {step}",
+        f"or the weights are to blame; largest magnitude {largest}"
     )
+    look = f"check the numbers in config.json (norm epsilon, rope theta, scaling), or {step}"
+    return Fault.DATA_INVALID, why, look

@@ -45,6 +45,9 @@ def has_parameters(census: Census, _plan: Plan) -> Iterator[Offender]:
     """A model without parameters proves nothing (the origin counts it as slippage)."""
     if not census.parameters:
         yield Offender(name="model", category="model", expected="parameters", actual="none")
+    empty = [each.name for each in census.parameters if each.category == "norm" and not each.numel]
+    for name in [*empty, *(each.name for each in census.plain if each.dtype == "none")]:
+        yield Offender(name=name, category="model", expected="a weight", actual="none")
 
 
 def forbidden_dtypes(census: Census, plan: Plan) -> Iterator[Offender]:
@@ -149,7 +152,8 @@ def _state_problem(layer: PackedLayer, census: Census, *, nested: bool | None) -
     if wanted is not None and state.nested != wanted:
         return ("nested scales" if wanted else "plain scales"), f"nested: {state.nested}"
     scales = _STORAGE if state.nested else _SCALES
-    return (scales, state.absmax_dtype) if state.absmax_dtype != scales else ("", "")
+    odd = state.absmax_dtype != scales
+    return (scales, state.absmax_dtype) if odd else state.problem(layer.shape)
 
 
 def quant_dtypes(census: Census, plan: Plan) -> Iterator[Offender]:

@@ -12,7 +12,7 @@ from app.facts.words import listed
 from app.outcome import Fault, Finding, failed, passed, skipped, warned
 from app.plan import Plan
 
-_NO_LOSS = "a loss is not finite, and gradients of it are none"
+_NO_LOSS = "the first loss is not finite, and a gradient of it tells nothing"
 # Relative; one unit in the last place of the compute dtype, since a disabled adapter may take
 # another kernel. A mean over 255 tokens rounds better than that. On a CPU the losses are equal.
 _LOSS_TOLERANCE = {"float32": 1e-5, "bfloat16": 2.0**-7, "float16": 2.0**-10}
@@ -99,7 +99,7 @@ def gradients_finite(facts: NumericsFacts, plan: Plan) -> Finding:
     """Every gradient of every step, by name."""
 
     def judge(steps: StepFacts) -> Finding:
-        if _unfinite(*steps.losses):
+        if _unfinite(*steps.losses[:1]):  # later ones may have become so by a gradient
             return skipped(_NO_LOSS)
         if steps.bad_gradients or _unfinite(*steps.gradient_norms):
             fault, why, step = blame_steps(facts.weights, plan)
@@ -129,7 +129,7 @@ def gradient_reaches_every_pair(facts: NumericsFacts, plan: Plan) -> Finding:
     """
 
     def judge(steps: StepFacts) -> Finding:
-        if _unfinite(*steps.losses):
+        if _unfinite(*steps.losses[:1]):  # later ones may have become so by a gradient
             return skipped(_NO_LOSS)
         away = [pair for pair in steps.pairs if pair.unreachable]
         near = [pair for pair in steps.pairs if not pair.unreachable]
@@ -149,8 +149,8 @@ def _no_gradient(dry: list[str], n_near: int, apart: str, why: str) -> Finding:
     """The weights' fault where they explain it (nothing passes a zero), else the graph's."""
     step = "check gradient checkpointing and input gradients of this architecture"
     return failed(
-        f"no gradient reaches {counted(len(dry), 'LoRA pair')}: {listed(dry)}{apart}"
-        + (f"; suspected weights: {why}" if why else ""),
+        f"no gradient reaches {counted(len(dry), 'LoRA pair')}"
+        f"{why and f' (suspected weights: {why})'}: {listed(dry)}{apart}",
         expected=f"a gradient in {counted(n_near, 'pair')}",
         actual=counted(n_near - len(dry), "pair"),
         next_step=f"use another copy of the checkpoint; if it gives the same, {step}"
@@ -168,7 +168,9 @@ def loss_falls(facts: NumericsFacts, plan: Plan) -> Finding:
         if len(steps.losses) < 2:  # noqa: PLR2004
             return skipped("one step has no later loss to compare")
         if _unfinite(*steps.losses):
-            return skipped(_NO_LOSS)
+            return skipped("a loss is not finite, and nothing is above or below it")
+        if not any(pair.b for pair in steps.pairs):
+            return skipped("no pair got a gradient, and without one no loss falls")
         first, last = steps.losses[0], steps.losses[-1]
         if last < first:
             return passed(f"the loss fell from {first:.6g} to {last:.6g}")

@@ -36,11 +36,11 @@ def report_dir(facts: HostFacts, _plan: Plan) -> Finding:
 
 def _report_step(found: FolderFacts, uid: int) -> str:
     """A full or broken disk needs no rights."""
-    other = f"point {found.folder.variable} at another folder"
+    path, other = one_line(found.folder.path), f"point {found.folder.variable} at another folder"
     if found.errno in _FULL:
-        return f"make room on the disk of {one_line(found.folder.path)} (or raise the quota), or {other}"
+        return f"make room on the disk of {path} (or raise the quota), or {other}"
     if disk_fault(found.errno) is Fault.READ_ERROR:
-        return f"look at the mount of {one_line(found.folder.path)}, take another node, or {other}"
+        return f"look at the mount of {path}, take another node, or {other}"
     return (
         f"mount a folder that uid {uid} may write to and point {found.folder.variable} at it, "
         "as an absolute path in UTF-8"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from app.checks import Check
 from app.facts.load import LoadFacts
 from app.facts.words import listed
-from app.outcome import Fault, Finding, Severity, failed, passed, unread, warned
+from app.outcome import Fault, Finding, failed, passed, unread, warned
 from app.plan import Plan
 
 
@@ -27,8 +27,14 @@ def weights_from_checkpoint(facts: LoadFacts, _plan: Plan) -> Finding:
         )
     return passed(
         f"every weight of {facts.model_class} came from the checkpoint",
-        actual=f"{len(facts.files)} files in {facts.seconds:.1f} s",
+        actual=f"{len(facts.files)} files in {facts.seconds:.1f} s{_aligned(facts)}",
     )
+
+
+def _aligned(facts: LoadFacts) -> str:
+    if not facts.aligned:
+        return ""
+    return f", {len(facts.aligned)} brought to the profile's types: {listed(facts.aligned)}"
 
 
 def only_the_folder(facts: LoadFacts, _plan: Plan) -> Finding:
@@ -51,6 +57,14 @@ def only_the_folder(facts: LoadFacts, _plan: Plan) -> Finding:
 
 def nothing_left_over(facts: LoadFacts, _plan: Plan) -> Finding:
     """Tensors that the model has no place for: often harmless, sometimes another architecture."""
+    if facts.dropped:
+        return failed(
+            f"{len(facts.dropped)} tensors of the model's own layers went nowhere: "
+            f"{listed(facts.dropped)}",
+            expected="config.json describes all layers and biases that the weights have",
+            actual=f"{len(facts.dropped)} dropped",
+            next_step="use the config.json that belongs to these weights",
+        )
     if facts.unexpected:
         return warned(
             f"{len(facts.unexpected)} tensors of the checkpoint went nowhere: "
@@ -87,7 +101,6 @@ CHECKS: tuple[Check[LoadFacts], ...] = (
         Fault.DATA_INVALID,
         "transformers' loading info (unexpected keys)",
         nothing_left_over,
-        Severity.WARNING,
     ),
     Check("load.tokenizer", Fault.DATA_INVALID, "FastModel.from_pretrained", tokenizer),
 )

@@ -36,6 +36,8 @@ def arithmetic(model: Any, plan: Plan) -> Arithmetic:
     bf16 and mixed precision off. Otherwise the compute dtype is autocast, float16 with a scaler.
     """
     dtype = plan.profile.compute_dtype
+    if dtype == "float32" and _unpacked_experts(model):
+        return Arithmetic(torch.bfloat16, "bfloat16 autocast: experts were unpacked to bfloat16")
     if dtype == "float32":
         return Arithmetic(None, "float32 as it is")
     if dtype == "float16" and getattr(model, "_unsloth_forced_float32", False):
@@ -43,6 +45,19 @@ def arithmetic(model: Any, plan: Plan) -> Arithmetic:
     scaler = dtype == "float16"
     reason = f"{dtype} autocast" + (" with a gradient scaler" if scaler else "")
     return Arithmetic(getattr(torch, dtype), reason, scaler)
+
+
+def _unpacked_experts(model: Any) -> bool:
+    """Whether fused experts are bfloat16 in a model of float32 embeddings.
+
+    Packed experts that transformers fuses are unpacked to their quant state's dtype, and Unsloth's
+    CPU backend makes the rest float32: the two do not multiply (Mixtral, transformers 5.17).
+    """
+    wide = model.get_input_embeddings().weight.dtype is torch.float32
+    return wide and any(
+        p.ndim == 3 and p.dtype is torch.bfloat16  # noqa: PLR2004 - expert, row, column
+        for p in model.parameters()
+    )
 
 
 @contextmanager

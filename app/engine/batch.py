@@ -62,17 +62,20 @@ def make(model: nn.Module, tokenizer: Any, plan: Plan, components: set[Component
     length = min(plan.request.max_seq_length, TOKENS)
     encoded, modalities = _encode(tokenizer, plan, wanted, notes)
     rows = int(_embedding(model).shape[0])
-    unusable = _unusable(encoded["input_ids"], rows)
+    special = getattr(getattr(tokenizer, "tokenizer", tokenizer), "all_special_ids", ())
+    unusable = _unusable(encoded["input_ids"], rows, frozenset(special))
     if unusable:
         notes.append(f"the tokenizer's ids {unusable}: seeded ids instead")
         encoded, modalities = _random_ids(rows, length, plan.request.lora_random_state), ()
     return _finish(model, encoded, ("text", *modalities), tuple(notes))
 
 
-def _unusable(ids: torch.Tensor, rows: int) -> str:
+def _unusable(ids: torch.Tensor, rows: int, special: frozenset[int] = frozenset()) -> str:
     """Why these ids cannot be trained on; empty when they can. A broken tokenizer makes either."""
     if ids.numel() < 2:  # noqa: PLR2004 - a prediction needs a token before it
         return f"are {ids.numel()} for a whole text"
+    if special.issuperset(ids.flatten().tolist()):
+        return "hold nothing of the text, only special tokens"
     return f"exceed the {rows} embeddings" if int(ids.max()) >= rows else ""
 
 

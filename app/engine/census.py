@@ -1,4 +1,4 @@
-"""Counts everything a model holds. Reads descriptions, never a tensor's values."""
+"""Counts everything a model holds. Reads descriptions, and of values the code tables alone."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ from app.facts.names import dtype_name, origin_name
 if TYPE_CHECKING:
     import torch
 
+_CODES, _NESTED_CODES = 2**4, 2**8  # values that 4 bits, and the 8 bits of a scale, can name
+
 
 def take(model: torch.nn.Module, checkpoint: CheckpointFacts | None = None) -> Census:
     """Look at every parameter, buffer and quant state, with or without an adapter.
 
-    Nothing here waits for a device: no value is read, but for weights that the checkpoint packs
-    and the model does not (a few dozen at most), which are compared with the file.
+    No value is read but the small code tables of packed weights, and the weights that the
+    checkpoint packs and the model does not (a few dozen at most), compared with the file.
     """
     began = time.monotonic()
     base = packed.base_model(model)
@@ -129,12 +131,13 @@ def _packed_layers(model: torch.nn.Module) -> Iterator[PackedLayer]:
             yield PackedLayer(
                 name=path if linear else f"{path}.{leaf}",
                 linear=linear,
-                weight_dtype=dtype_name(weight.dtype),
-                numel=weight.numel(),
+                weight_dtype=dtype_name(getattr(weight, "dtype", "none")),
+                numel=_count(weight),
                 features=math.prod(shape) if shape else declared,
                 quant_storage=dtype_name((module if linear else weight).quant_storage),
                 compute_dtype=_optional(getattr(module, "compute_dtype", None)),
                 state=_state(state),
+                shape=(module.out_features, module.in_features) if linear else None,
                 projection=packed.is_projection(origin_name(path)),
             )
 
@@ -146,14 +149,42 @@ def _optional(dtype: object) -> str | None:
 def _state(state: Any) -> QuantState | None:
     if state is None:
         return None
+    inner = getattr(state, "state2", None)
     return QuantState(
         dtype=dtype_name(state.dtype),
         quant_type=str(state.quant_type),
         blocksize=int(state.blocksize),
         nested=bool(state.nested),
-        absmax_dtype=dtype_name(state.absmax.dtype),
+        absmax_dtype=dtype_name(getattr(state.absmax, "dtype", "none")),
         shape=tuple(state.shape or ()),
+        n_absmax=_count(state.absmax),
+        nested_blocksize=None if inner is None else int(inner.blocksize),
+        n_nested_absmax=None if inner is None else _count(inner.absmax),
+        odd_maps=tuple(_odd_maps(state.code, inner)),
     )
+
+
+def _count(value: Any) -> int:
+    return int(value.numel()) if hasattr(value, "numel") else 0
+
+
+def _odd_maps(code: Any, inner: Any) -> Iterator[str]:
+    """The tables that packed numbers are looked up in: nf4's sixteen, and 256 finite ones."""
+    import torch
+    from bitsandbytes.functional import get_4bit_type
+
+    if _count(code) != _CODES or code.is_meta:
+        yield f"a table of {_count(code)} values"
+    elif not torch.allclose(
+        code.detach().float().cpu(), get_4bit_type("nf4", device="cpu"), rtol=0, atol=1e-6
+    ):
+        yield "another table than nf4's"
+    if inner is None:
+        return
+    if _count(inner.code) != _NESTED_CODES or inner.code.is_meta:
+        yield f"a nested table of {_count(inner.code)} values"
+    elif not bool(torch.isfinite(inner.code).all()):
+        yield "a nested table that is not finite"
 
 
 def _plain_linears(model: torch.nn.Module) -> Iterator[PlainLinear]:
@@ -172,7 +203,8 @@ def _plain_linears(model: torch.nn.Module) -> Iterator[PlainLinear]:
         name = origin_name(path)
         # Only exact Linears are replaced (transformers' replace_with_bnb_linear).
         left = type(module) is not torch.nn.Linear or not should_convert_module(name, skip)
-        yield PlainLinear(path, dtype_name(module.weight.dtype), packed.is_projection(name), left)
+        dtype = dtype_name(getattr(module.weight, "dtype", "none"))
+        yield PlainLinear(path, dtype, packed.is_projection(name), left)
 
 
 def _device_map(model: torch.nn.Module) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from app.errors import BootError, causes
@@ -63,6 +65,20 @@ def _unfit(error: Exception, info: Any) -> BootError | None:
     found = found or [f"{name}: not in the checkpoint" for name in sorted(info.missing_keys)]
     if not found:
         return None
+    return _misfit(found, error)
+
+
+def refuse(misfits: Sequence[str]) -> None:
+    """Stop a load whose tensors have other shapes than the model.
+
+    Raises:
+        BootError: where there are any.
+    """
+    if misfits:
+        raise _misfit(misfits, ValueError("the shapes differ"))
+
+
+def _misfit(found: Sequence[str], error: Exception) -> BootError:
     reason = f"{len(found)} weights of the checkpoint do not fit the model, first {found[0]}"
     return _failure(
         reason[:500],
@@ -70,6 +86,58 @@ def _unfit(error: Exception, info: Any) -> BootError | None:
         Fault.DATA_INVALID,
         "use the checkpoint's own configuration and a complete set of files",
     )
+
+
+def refuse_unreadable(folder: Path) -> None:
+    """Which file of the folder transformers cannot make anything of, asked after a failed load.
+
+    Each file is given to its own reader once more: one that refuses it without any of Unsloth's
+    doing has an invalid file before it. Healthy folders never come here.
+
+    Raises:
+        BootError: where one does.
+    """
+    import transformers
+
+    steps: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("config.json", lambda: _built(folder)),
+        (
+            "generation_config.json",
+            lambda: (
+                (folder / "generation_config.json").exists()
+                and transformers.GenerationConfig.from_pretrained(folder)
+            ),
+        ),
+        ("tokenizer's files", lambda: transformers.AutoTokenizer.from_pretrained(folder)),
+    )
+    for name, read in steps:
+        try:
+            read()
+        except Exception as error:
+            text = " ".join(str(error).split())[:300]
+            raise _failure(
+                f"transformers cannot use {name}: {type(error).__name__}: {text}",
+                error,
+                Fault.DATA_INVALID,
+                f"fetch the {name} of the same revision again, or correct what it says",
+            ) from error
+
+
+def _built(folder: Path) -> None:
+    """The configuration, what it says of the quantisation, and the model's shell on meta."""
+    import torch
+    import transformers
+    from transformers.models.auto import modeling_auto as auto
+    from transformers.quantizers.auto import AutoQuantizationConfig
+
+    config = transformers.AutoConfig.from_pretrained(folder)
+    quantization = getattr(config, "quantization_config", None)
+    if quantization is not None:
+        AutoQuantizationConfig.from_dict(dict(quantization))
+    known = type(config) in auto.MODEL_FOR_CAUSAL_LM_MAPPING
+    made = transformers.AutoModelForCausalLM if known else transformers.AutoModelForImageTextToText
+    with torch.device("meta"):
+        made.from_config(config)
 
 
 def _last_line(text: str) -> str:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from app.engine import load_errors
-from app.engine.packed import SKIP_PATTERN
+from app.engine import load_errors, packed
+from app.engine.layers import component
 from app.errors import BootError
 from app.facts.checkpoint import CheckpointFacts
 from app.facts.load import LoadFacts
 from app.outcome import Fault
 from app.plan import Plan
+from app.profiles import Profile
+
+_COMPUTED = ("inv_freq", "masked_bias")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +48,19 @@ def load(plan: Plan, checkpoint: CheckpointFacts, *, device_index: int = 0) -> L
     import unsloth
     from unsloth import FastModel
 
-    if plan.resolved is None:
-        raise BootError(
-            "no model folder is resolved",
-            fault=Fault.INTERNAL,
-            next_step="run the cache stage first",
-        )
-    profile, request = plan.profile, plan.request
+    folder, profile, request = _resolved(plan), plan.profile, plan.request
     device = device_index if profile.needs_gpu else profile.device
     began = time.monotonic()
     on_cpu = unsloth.DEVICE_TYPE == "cpu"
-    with (
-        _watched() as watched,
-        _skip_list(extend=on_cpu and not checkpoint.packed),
-        _auto_class(plan.resolved.folder, choose=on_cpu),
-    ):
-        try:
+    watched = _Watched()
+    try:
+        with (
+            _watching(watched, checkpoint),
+            _skip_list(extend=on_cpu and not checkpoint.packed),
+            _auto_class(folder, choose=on_cpu),
+        ):
             model, tokenizer = FastModel.from_pretrained(
-                _exact(plan.resolved.folder),
+                _exact(folder),
                 max_seq_length=request.max_seq_length,
                 load_in_4bit=request.load_in_4bit,
                 dtype=getattr(torch, profile.compute_dtype),
@@ -74,14 +72,23 @@ def load(plan: Plan, checkpoint: CheckpointFacts, *, device_index: int = 0) -> L
                 offload_embedding=False,
                 use_gradient_checkpointing=request.use_gradient_checkpointing,
             )
-        except Exception as error:
-            info = watched.infos[-1] if watched.infos else None
-            typed = load_errors.typed(error, info, profile)
-            if typed is None:
-                raise
-            raise typed from error
-    facts = _facts(watched, plan.resolved.folder, str(device), model, tokenizer, began)
-    return Loaded(model, tokenizer, facts)
+    except Exception as error:
+        info = watched.infos[-1] if watched.infos else None
+        typed = load_errors.typed(error, info, profile)
+        if typed is None:
+            load_errors.refuse_unreadable(folder)
+            raise
+        raise typed from error
+    aligned = _align(model, profile) if on_cpu else ()
+    facts = _facts(watched, folder, str(device), model, tokenizer, began)
+    return Loaded(model, tokenizer, replace(facts, aligned=aligned))
+
+
+def _resolved(plan: Plan) -> Path:
+    if plan.resolved is None:
+        step = "run the cache stage first"
+        raise BootError("no model folder is resolved", fault=Fault.INTERNAL, next_step=step)
+    return plan.resolved.folder
 
 
 def _exact(folder: Path) -> str:
@@ -107,11 +114,11 @@ def _skip_list(*, extend: bool) -> Iterator[None]:
         return
     from unsloth_zoo.peft_utils import SKIP_QUANTIZATION_MODULES
 
-    SKIP_QUANTIZATION_MODULES.append(SKIP_PATTERN)
+    SKIP_QUANTIZATION_MODULES.append(packed.SKIP_PATTERN)
     try:
         yield
     finally:
-        SKIP_QUANTIZATION_MODULES.remove(SKIP_PATTERN)
+        SKIP_QUANTIZATION_MODULES.remove(packed.SKIP_PATTERN)
 
 
 @contextmanager
@@ -126,13 +133,18 @@ def _auto_class(folder: Path, *, choose: bool) -> Iterator[None]:
     from transformers.models.auto import modeling_auto as auto
 
     config = type(AutoConfig.from_pretrained(folder)) if choose else None
-    if (
-        config is None
-        or config in auto.MODEL_FOR_CAUSAL_LM_MAPPING
-        or config not in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-    ):
+    if config is None or config in auto.MODEL_FOR_CAUSAL_LM_MAPPING:
         yield
         return
+    if config not in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+        raise BootError(
+            f"Unsloth's CPU backend cannot load {config.model_type}",
+            fault=Fault.CONFIG,
+            expected="a family of AutoModelForCausalLM or AutoModelForImageTextToText",
+            actual=config.__name__,
+            source="the tables of transformers' auto classes",
+            next_step="rehearse another model or boot it on a GPU profile",
+        )
     usual = transformers.AutoModelForCausalLM
     transformers.AutoModelForCausalLM = transformers.AutoModelForImageTextToText
     try:
@@ -141,8 +153,38 @@ def _auto_class(folder: Path, *, choose: bool) -> Iterator[None]:
         transformers.AutoModelForCausalLM = usual
 
 
+def _align(model: Any, profile: Profile) -> tuple[str, ...]:
+    """Give the model the profile's types, as Unsloth's CUDA path does and its CPU backend does not.
+
+    A packed layer may keep what the profile allows, in both places. transformers 5.17 leaves plain
+    tensors whose key it renames in the file's type when the checkpoint is packed
+    (core_model_loading's "make the condition more strict"): bfloat16 amid float32 cannot multiply.
+    """
+    import torch
+    from bitsandbytes.nn import Linear4bit, Params4bit
+
+    wanted, done = getattr(torch, profile.compute_dtype), []
+    allowed = [getattr(torch, each) for each in profile.quant_dtypes]
+    for name, module in model.named_modules():
+        packed_weight = module.weight if isinstance(module, Linear4bit) else None
+        state: Any = getattr(packed_weight, "quant_state", None)
+        if state and (state.dtype != module.compute_dtype or state.dtype not in allowed):
+            module.compute_dtype = state.dtype = wanted
+            done.append(name)
+    for name, value in model.named_parameters():
+        plain = value.is_floating_point() and not isinstance(value, Params4bit)
+        if plain and not value.is_meta and value.dtype in (torch.float16, torch.bfloat16):
+            value.data = value.data.to(wanted)
+            done.append(name)
+    quantization: Any = getattr(model.config, "quantization_config", None)
+    declared = getattr(quantization, "bnb_4bit_compute_dtype", None)
+    if done and declared is not None and declared not in allowed:
+        quantization.bnb_4bit_compute_dtype = wanted
+    return tuple(done)
+
+
 @contextmanager
-def _watched() -> Iterator[_Watched]:
+def _watching(seen: _Watched, checkpoint: CheckpointFacts) -> Iterator[None]:
     """Record the weight files and the loading info of every load inside.
 
     Unsloth asks transformers for no loading info and hands out none, and what is missing from a
@@ -152,12 +194,13 @@ def _watched() -> Iterator[_Watched]:
     """
     from transformers import PreTrainedModel
 
-    seen = _Watched()
     read, finish = PreTrainedModel._load_pretrained_model, PreTrainedModel._finalize_model_loading
 
-    def reading(model: Any, state_dict: Any, files: Any, *args: Any, **kwargs: Any) -> Any:
+    def reading(model: Any, state_dict: Any, files: Any, how: Any, *args: Any, **more: Any) -> Any:
         seen.files += [str(file) for file in files or ()]
-        return read(model, state_dict, files, *args, **kwargs)
+        # Before anything is allocated: a configuration may ask for petabytes.
+        load_errors.refuse(packed.misfits(model, checkpoint, how.weight_mapping or ()))
+        return read(model, state_dict, files, how, *args, **more)
 
     def finishing(model: Any, load_config: Any, loading_info: Any) -> Any:
         seen.infos.append(loading_info)
@@ -167,7 +210,7 @@ def _watched() -> Iterator[_Watched]:
     PreTrainedModel._load_pretrained_model = staticmethod(reading)
     PreTrainedModel._finalize_model_loading = staticmethod(finishing)
     try:
-        yield seen
+        yield
     finally:
         PreTrainedModel._load_pretrained_model = staticmethod(read)
         PreTrainedModel._finalize_model_loading = staticmethod(finish)
@@ -191,5 +234,23 @@ def _facts(
         missing=tuple(sorted(info.missing_keys)) if info else (),
         mismatched=tuple(sorted(each[0] for each in info.mismatched_keys)) if info else (),
         unexpected=tuple(sorted(info.unexpected_keys)) if info else (),
+        dropped=tuple(_dropped(model, info.unexpected_keys)) if info else (),
         seconds=round(time.monotonic() - began, 3),
     )
+
+
+def _dropped(model: Any, unexpected: Iterable[str]) -> Iterator[str]:
+    """Unused keys that belong to the model: in its stack of layers, or beside a module."""
+    from torch.nn import ModuleList
+
+    modules = dict(model.named_modules())
+    for key in sorted(unexpected):
+        parts = key.split(".")
+        stacked = any(
+            part.isdigit() and isinstance(modules.get(".".join(parts[:at])), ModuleList)
+            for at, part in enumerate(parts)
+        )
+        language = component(key) == "language"
+        # Old checkpoints hold the rotary frequencies, which every class computes by itself.
+        if parts[-1] not in _COMPUTED and language and (stacked or ".".join(parts[:-1]) in modules):
+            yield key

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from app.facts.census import Fate, PackedFate
 from app.facts.checkpoint import CheckpointFacts
@@ -105,6 +107,79 @@ def fates(model: torch.nn.Module, checkpoint: CheckpointFacts) -> tuple[PackedFa
         return PackedFate(name, fate, f"{key}.nested_absmax" in nested, is_projection(path))
 
     return tuple(fate_of(key) for key in checkpoint.packed)
+
+
+def misfits(
+    model: torch.nn.Module, checkpoint: CheckpointFacts, conversions: Iterable[Any]
+) -> list[str]:
+    """Tensors of the file in another shape than the model's, before it is loaded.
+
+    With a quantiser transformers 5.17 records no mismatch and puts such a tensor into the module.
+    What a conversion merges or splits (experts) is left to it: it raises by itself.
+    """
+    from transformers import core_model_loading as loading
+
+    # Asking marks a conversion as used, and that decides which ones the model keeps.
+    mine = copy.deepcopy([each for each in conversions if not _reads_packed(each)])
+    renamings = [each for each in mine if isinstance(each, loading.WeightRenaming)]
+    converters = [each for each in mine if isinstance(each, loading.WeightConverter)]
+    wanted = model.state_dict()
+    prefix = getattr(model, "base_model_prefix", None) or None
+    unpacked = _unpacked_shapes(checkpoint)
+    parts = {f"{name}." for name in checkpoint.packed}
+    found = []
+    for header in checkpoint.tensors:
+        if parts & _heads(header.name):
+            continue  # an absmax or a map: judged with the quant state
+        key, args = header.name, (prefix, wanted)
+        name, source = loading.rename_source_key(key, renamings, converters, *args)
+        if name not in wanted and key in wanted:
+            name, source = loading.rename_source_key(key, [], [], *args)
+        if source is not None or name not in wanted:
+            continue
+        here = _stored_shape(model, name, tuple(wanted[name].shape), packed=key in unpacked)
+        there = unpacked.get(key, header.shape)
+        if there != here and not (key in unpacked and len(here) != len(there)):
+            found.append(f"{name}: {there} in the file, {here} in the model")
+    return found
+
+
+def _heads(name: str) -> set[str]:
+    """Beginnings of a name that end in a dot."""
+    return {name[: at + 1] for at, letter in enumerate(name) if letter == "."}
+
+
+def _reads_packed(conversion: Any) -> bool:
+    """The quantiser's own conversion, which takes every weight and changes no plain one."""
+    operations = getattr(conversion, "operations", None) or ()
+    return any(type(each).__name__ == "Bnb4bitDeserialize" for each in operations)
+
+
+def _stored_shape(
+    model: torch.nn.Module, name: str, shape: tuple[int, ...], *, packed: bool
+) -> tuple[int, ...]:
+    """GPT-2's Conv1D is stored transposed until it is packed."""
+    path, _, leaf = name.rpartition(".")
+    source = getattr(model.get_submodule(path), "source_cls", None) if leaf == "weight" else None
+    return shape[::-1] if getattr(source, "__name__", "") == "Conv1D" and not packed else shape
+
+
+def _unpacked_shapes(checkpoint: CheckpointFacts) -> dict[str, tuple[int, ...]]:
+    """The shape of each packed weight by the file's quant state, where that can be read."""
+    from safetensors import safe_open
+
+    found: dict[str, tuple[int, ...]] = {}
+    for header in checkpoint.tensors:
+        weight, mark, _ = header.name.partition(".quant_state.bitsandbytes__")
+        if not mark:
+            continue
+        with safe_open(checkpoint.folder / header.file, framework="pt", device="cpu") as file:
+            data = bytes(file.get_tensor(header.name).flatten().tolist())
+        try:
+            found[weight] = tuple(int(size) for size in json.loads(data)["shape"])
+        except (ValueError, KeyError, TypeError):
+            continue  # the load itself fails on it, by name
+    return found
 
 
 def _modules(base: torch.nn.Module) -> dict[str, torch.nn.Module]:

@@ -5,12 +5,14 @@ Dtypes are torch's names without the module, devices torch's own text (`cuda:0`,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 Kind = Literal["parameter", "buffer", "quant_state"]
 Category = Literal["packed", "quant_state", "lora", "norm", "embedding", "other"]
+_BLOCKSIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)  # bitsandbytes 0.50 has kernels for these
 # What became of a weight that the checkpoint packs: see `PackedFate`.
 Fate = Literal["linear4bit", "packed", "dequantised", "differs", "bytes", "ignored", "absent"]
 
@@ -39,6 +41,29 @@ class QuantState:
     nested: bool
     absmax_dtype: str
     shape: tuple[int, ...]
+    n_absmax: int | None = None
+    nested_blocksize: int | None = None
+    n_nested_absmax: int | None = None
+    odd_maps: tuple[str, ...] = ()  # what the code tables are instead of what they must be
+
+    def problem(self, shape: tuple[int, ...] | None) -> tuple[str, str]:
+        """Expected and actual where the parts disagree, else empty texts.
+
+        bitsandbytes' kernels believe the state: scales that are too few are read past their end.
+        """
+        if shape is not None and self.shape != shape:
+            return f"shape {shape}", f"shape {self.shape} in the quant state"
+        for size in (self.blocksize, *([self.nested_blocksize] if self.nested_blocksize else [])):
+            if size not in _BLOCKSIZES:
+                return f"a block size of {_BLOCKSIZES[0]} to {_BLOCKSIZES[-1]}", f"{size}"
+        wanted = -(-math.prod(self.shape) // self.blocksize)
+        if self.n_absmax not in (None, wanted):
+            return f"{wanted} scales", f"{self.n_absmax} scales"
+        if self.nested_blocksize and self.n_nested_absmax is not None:
+            wanted = -(-wanted // self.nested_blocksize)
+            if self.n_nested_absmax != wanted:
+                return f"{wanted} nested scales", f"{self.n_nested_absmax} nested scales"
+        return ("nf4's code tables", ", ".join(self.odd_maps)) if self.odd_maps else ("", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +82,7 @@ class PackedLayer:
     compute_dtype: str | None
     state: QuantState | None
     projection: bool  # of the language model's attention or MLP
+    shape: tuple[int, ...] | None = None  # as the module declares it
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,9 @@ class LoadFacts:
 
     Names are the model's. `missing` were not in the checkpoint and hold random numbers now;
     `mismatched` were there with another shape; `unexpected` were in the checkpoint and went
-    nowhere, without the keys that the model's class ignores on purpose. `foreign_files` are weight
+    nowhere, without the keys that the model's class ignores on purpose; `dropped` are those of them
+    that belong to the model's own layers or modules. `aligned` were given the profile's types after
+    the load, which happens on Unsloth's CPU backend only. `foreign_files` are weight
     files outside the resolved folder that were opened. `observed` is False when the load went
     past transformers' own loading, so that nothing is known. Empty `tokenizer_class`: no tokenizer.
     """
@@ -26,4 +28,6 @@ class LoadFacts:
     missing: tuple[str, ...] = ()
     mismatched: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    aligned: tuple[str, ...] = ()
     seconds: float = 0.0

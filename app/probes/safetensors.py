@@ -50,10 +50,8 @@ def read_checkpoint(folder: Path) -> CheckpointFacts:
         names = tuple(sorted(path.name for path in folder.iterdir()))
     except OSError as error:
         why = error.strerror or str(error)
-        number = error.errno or 0
-        return CheckpointFacts(
-            folder, config_problem=why, errnos={"config.json": number}, uid=os.getuid()
-        )
+        errors = {"config.json": error.errno or 0}
+        return CheckpointFacts(folder, config_problem=why, errnos=errors, uid=os.getuid())
     choice = choose_weights(folder)
     shards: list[ShardFacts] = []
     tensors: list[TensorHeader] = []

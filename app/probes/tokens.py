@@ -68,8 +68,11 @@ def _sniffed(path: Path) -> JsonFile:
 
 def _shape_problem(name: str, data: Mapping[str, Any]) -> str:
     """What is missing from a file that is an object."""
-    if name == _TOKENIZER and not isinstance(data.get("model"), dict):
-        return "it holds no tokenizer model"
+    if name == _TOKENIZER:
+        model = data.get("model")
+        if not isinstance(model, dict):
+            return "it holds no tokenizer model"
+        return "" if model.get("vocab") else "its vocabulary is empty"
     if name == _GENERATION:
         for key in ("max_new_tokens", "max_length", "min_length", "num_beams", "top_k"):
             value = data.get(key)
