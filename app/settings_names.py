@@ -80,7 +80,7 @@ def unknown_names(
         problems.append(
             Problem(
                 printable_name(name, secrets),
-                expected="a variable that exists",
+                expected="the name of a setting",
                 actual="unknown",
                 suggestion=f"did you mean {near}?"
                 if near

@@ -126,7 +126,7 @@ def test_the_class_itself_reads_no_environment(
             "BOOT_HARDWRE",
             "h100",
             (
-                "BOOT_HARDWRE must be a variable that exists, and is unknown:"
+                "BOOT_HARDWRE must be the name of a setting, and is unknown:"
                 " did you mean BOOT_HARDWARE?"
             ),
         ),
