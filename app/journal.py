@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
 from app.exits import ACTIONS, ExitCode, exit_code, worst
 from app.log import Log
 from app.outcome import Fault, Finding, Status, failed, skipped, unread
@@ -218,8 +220,7 @@ class Journal:
             "stages": list(self._stages.values()),
             "checks": list(self._checks),
         }
-        report = Report.model_validate(found)
-        self.report = Report.model_validate(self._redactor.data(report.model_dump(mode="json")))
+        self.report = Report.model_validate(self._redactor.data(to_jsonable_python(found)))
 
     def _write(self) -> None:
         """Write the report as it is.

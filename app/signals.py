@@ -26,7 +26,12 @@ def interruptible() -> None:
         signal.signal(each, _interrupt)
 
 
-def _interrupt(number: int, _frame: FrameType | None) -> None:
+def uninterruptible() -> None:
+    """Let the kernel decide again: nobody is there any more who would take the exception."""
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, signal.SIG_DFL)
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    uninterruptible()
     raise Interrupted(signal.Signals(number).name)

@@ -23,7 +23,7 @@ from app.profiles import PROFILES
 from app.redaction import Redactor
 from app.report import CheckRecord, Crash, Memory
 from app.settings import BootSettings, SettingsError, load_settings, report_dir_of
-from app.signals import Interrupted, interruptible
+from app.signals import Interrupted, interruptible, uninterruptible
 from app.stages import SUPERVISOR_STAGES, WORKER_STAGES
 from app.streams import put
 from app.verdict import verdict_line, verdict_table
@@ -62,6 +62,7 @@ def supervise(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     except Exception as error:  # noqa: BLE001 - the boot's edge: a bug must not lose the report
         journal.trouble(journal.current, error)
         journal.crashed(unexpected(error), _crash(journal.current, error))
+    uninterruptible()
     code = journal.close(stopped_after=stopped_after)
     put(sys.stdout, verdict_line(journal.report, journal.path) + "\n")
     if log.format == "text":

@@ -17,7 +17,7 @@ from app.facts.numerics import NumericsFacts
 from app.facts.stack import StackFacts
 from app.pipeline import Part, Stage
 from app.plan import Plan
-from app.probes.safetensors import read_checkpoint
+from app.probes.safetensors import read_headers
 from app.sections import Section
 
 
@@ -53,7 +53,7 @@ class Work:
     def _load(self) -> LoadFacts:
         if self.plan.resolved is None:
             raise AssertionError("the supervisor says go only with a resolved model")
-        self._checkpoint = read_checkpoint(self.plan.resolved.folder)
+        self._checkpoint = read_headers(self.plan.resolved.folder)
         loaded = loader.load(self.plan, self._checkpoint)
         self._model, self._tokenizer = loaded.model, loaded.tokenizer
         return loaded.facts

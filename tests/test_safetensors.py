@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.probes.safetensors import read_checkpoint, read_shard
+from app.probes.safetensors import read_checkpoint, read_headers, read_shard
 from tests.fakes_preflight import model_files, safetensors_bytes, write_model
 
 GOOD = safetensors_bytes({"a": ("F32", (2, 2)), "b": ("BF16", (3,)), "empty": ("F32", (0, 7))})
@@ -180,3 +180,12 @@ def test_an_index_that_leads_outside_opens_nothing(tmp_path: Path, name: str) ->
     facts = read_checkpoint(write_model(tmp_path, files))
     assert facts.index_problem
     assert not facts.shards
+
+
+def test_the_headers_alone_are_those_of_the_whole_reading(tmp_path: Path) -> None:
+    """The worker reads a folder again that the supervisor has judged, on the critical path."""
+    write_model(tmp_path, model_files())
+    whole, headers = read_checkpoint(tmp_path), read_headers(tmp_path)
+    assert headers.tensors
+    for name in ("folder", "config", "index", "shards", "tensors", "packed"):
+        assert getattr(headers, name) == getattr(whole, name)

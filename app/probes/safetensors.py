@@ -88,6 +88,19 @@ def read_checkpoint(folder: Path) -> CheckpointFacts:
     )
 
 
+def read_headers(folder: Path) -> CheckpointFacts:
+    """Configuration and tensors alone: what the engine asks of a folder that has been judged."""
+    choice = choose_weights(folder)
+    read = [read_shard(folder, name) for name in choice.files]
+    return CheckpointFacts(
+        folder=folder,
+        config=choice.config.data,
+        index=choice.index,
+        shards=tuple(shard for shard, _, _ in read),
+        tensors=tuple(header for _, tensors, _ in read for header in tensors),
+    )
+
+
 def read_shard(
     folder: Path, name: str, quant: QuantData | None = None
 ) -> tuple[ShardFacts, list[TensorHeader], int | None]:
