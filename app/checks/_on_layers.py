@@ -28,10 +28,11 @@ def on_every_layer(facts: AdapterFacts, plan: Plan) -> Finding:
     gaps += _expert_gaps(facts, asked)
     twice = [name for name, n in names.items() if n > 1]
     if gaps or twice:
-        reasons = [f"{counted(len(gaps), 'projection')} without a pair: {listed(gaps)}"] * bool(
-            gaps
-        )
-        reasons += [f"pairs stand twice on {listed(twice)}"] * bool(twice)
+        reasons = []
+        if gaps:
+            reasons.append(f"{counted(len(gaps), 'projection')} without a pair: {listed(gaps)}")
+        if twice:
+            reasons.append(f"pairs stand twice on {listed(twice)}")
         return failed(
             "; ".join(reasons),
             expected=f"a pair on each of {counted(len(required), 'projection')}",
