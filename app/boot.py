@@ -12,7 +12,7 @@ def main() -> int:
 
     ensure_open()
     arguments = sys.argv[1:]
-    if arguments in (["--help"], ["-h"]):
+    if arguments[:1] in (["--help"], ["-h"]):
         from app.usage import usage_text  # help must not wait for the rest
 
         put(sys.stdout, usage_text())

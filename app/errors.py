@@ -1,13 +1,26 @@
-"""Exceptions that carry a finding. They know faults, never exit codes.
+"""Exceptions that carry a finding, and what can be read off any exception.
+
+They know faults, never exit codes.
 
 A leaf: imports only `app.outcome`.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 
 from app.outcome import Fault, Finding, Status
+
+# A system call's number in the words of Python, of Rust (safetensors, tokenizers, whose OSErrors
+# have no errno) and of torch (whose allocator raises a bare RuntimeError).
+_NUMBERED = re.compile(
+    r"\[Errno (\d{1,4})\]|\(os error (\d{1,4})\)"
+    r"|\bError code (\d{1,4}) \(|: [A-Z][\w /-]+ \((\d{1,4})\)"
+)
+
+_LONGEST = 10_000  # characters of an exception's text that are searched
 
 
 class BootError(Exception):
@@ -28,6 +41,18 @@ class BootError(Exception):
     ) -> None:
         super().__init__(reason)
         self.finding = Finding(Status.FAIL, reason, expected, actual, next_step, fault, source)
+
+    @classmethod
+    def of(cls, finding: Finding) -> BootError:
+        """The exception of a finding; without a fault of its own it is ours."""
+        return cls(
+            finding.reason,
+            fault=finding.fault or Fault.INTERNAL,
+            expected=finding.expected,
+            actual=finding.actual,
+            source=finding.source,
+            next_step=finding.next_step,
+        )
 
     def __str__(self) -> str:
         """One text with every field that is set, for callers without a report."""
@@ -54,3 +79,20 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(current))
         yield current
         queue += [current.__cause__, None if current.__suppress_context__ else current.__context__]
+
+
+def system_error(error: BaseException) -> int | None:
+    """The system's number (man 3 errno) behind an exception, None where it has none."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    return number_told(str(error))
+
+
+def number_told(text: str) -> int | None:
+    """The last errno that a text names together with the system's own words for it.
+
+    Both must stand there: a bare number in parentheses can be anything.
+    """
+    text = text[-_LONGEST:]
+    told = [int("".join(found)) for found in _NUMBERED.findall(text)]  # one group matches
+    return next((number for number in reversed(told) if os.strerror(number) in text), None)

@@ -6,17 +6,18 @@ its own, so that nothing a library prints can be taken for an event.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from app.outcome import Status
 from app.plan import Plan
-from app.report import CheckRecord
+from app.report import CheckRecord, Report
 from app.sections import Section
-from app.stages import WORKER_STAGES
 
 MAX_LINE_BYTES = 4 * 1024 * 1024  # a census of a large model is some 100 kB
+MAX_EVENTS = 10_000  # a boot has some 200
 
 
 class ProtocolError(ValueError):
@@ -30,11 +31,17 @@ class Message(Section):
 
 
 class Order(Message):
-    """Supervisor to worker: `prepare` pins the environment and imports, `go` runs the stages."""
+    """Supervisor to worker.
 
-    kind: Literal["prepare", "go"]
+    `prepare` pins the environment and imports, `go` runs the guard's stages, `job` calls the
+    user's function with the report so far.
+    """
+
+    kind: Literal["prepare", "go", "job"]
     plan: Plan
     stop_after: str | None = None
+    report: Report | None = None
+    job_path: tuple[str, ...] = ()  # where the job's module is searched, besides everything else
 
 
 class StageStarted(Message):
@@ -55,8 +62,15 @@ class SectionKnown(Message):
     """A section of the report, still to be validated against the report's model."""
 
     kind: Literal["section_known"] = "section_known"
-    name: Literal["software", "precision", "adapter", "numerics"]
-    data: dict[str, Any]
+    name: Literal["gpus", "memory", "model", "software", "precision", "adapter", "numerics", "job"]
+    data: Any
+
+
+class PlanKnown(Message):
+    """The preflight has resolved the model: the plan that the worker is to follow."""
+
+    kind: Literal["plan_known"] = "plan_known"
+    plan: Plan
 
 
 class StageFinished(Message):
@@ -75,7 +89,7 @@ class Ended(Message):
     peak_bytes: int
 
 
-Event = StageStarted | CheckEnded | SectionKnown | StageFinished | Ended
+Event = StageStarted | CheckEnded | SectionKnown | PlanKnown | StageFinished | Ended
 
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
 
@@ -109,16 +123,20 @@ def _problem(what: str, error: ValidationError) -> str:
 class Turns:
     """Sees that events come in the order of the stages, each stage whole.
 
-    A worker that says less than it was told to do must not be taken for one that did it.
+    A child that says less than it was told to do must not be taken for one that did it.
     """
 
-    def __init__(self, stop_after: str | None) -> None:
-        last = WORKER_STAGES.index(stop_after) + 1 if stop_after in WORKER_STAGES else None
-        self._left = list(WORKER_STAGES[:last])
+    def __init__(self, stages: Sequence[str], stop_after: str | None = None) -> None:
+        last = stages.index(stop_after) + 1 if stop_after in stages else None
+        self._left = list(stages[:last])
         self._in: str | None = None
+        self._n_events = 0
 
     def take(self, event: Event) -> None:
         """Accept the event. Raises ProtocolError when it is not its turn."""
+        self._n_events += 1
+        if self._n_events > MAX_EVENTS:
+            raise ProtocolError(f"more than {MAX_EVENTS} events")
         match event:
             case StageStarted():
                 if self._in is not None or self._left[:1] != [event.name]:
@@ -133,9 +151,12 @@ class Turns:
             case SectionKnown():
                 if self._in is None:
                     raise ProtocolError("a section outside of a stage")
-            case Ended():
-                if self._in is not None or self._left:
-                    raise ProtocolError(f"ended before {self._in or self._left[0]} did")
+            case PlanKnown() | Ended():
+                self._expect_all_ended(event.kind)
+
+    def _expect_all_ended(self, kind: str) -> None:
+        if self._in is not None or self._left:
+            raise ProtocolError(f"{kind} before {self._in or self._left[0]} has ended")
 
     def _expect(self, name: str, what: str) -> None:
         if name != self._in:

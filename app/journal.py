@@ -2,41 +2,62 @@
 
 from __future__ import annotations
 
-import errno
 import time
 import uuid
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic_core import to_jsonable_python
 
-from app.exits import ACTIONS, ExitCode, exit_code, worst
 from app.log import Log
-from app.outcome import Fault, Finding, Status, failed, skipped, unread
+from app.outcome import Finding, Status, skipped
 from app.redaction import Redactor
-from app.report import CheckRecord, Crash, Exit, Identity, Report, StageRecord, State, Verdict
-from app.report_file import ReportFile
-from app.sections import Section
+from app.report import (
+    REPORT_NAME,
+    Activity,
+    CheckRecord,
+    Crash,
+    Identity,
+    JobRecord,
+    Memory,
+    Report,
+    StageRecord,
+)
+from app.report_trouble import shared, unwritable
+from app.settlement import Course, explained, settle, unexplained
 from app.stages import STAGES
 
-_SIGNAL_CODES = {
-    "SIGINT": (ExitCode.INTERRUPTED_INT,),
-    "SIGTERM": (ExitCode.INTERRUPTED_TERM,),
-}
+# A volume that takes longer is slow: the boot goes on, and only the last write waits for it.
+_WRITE_S = 1.0
+# Between two writes of a stage that only lasts.
+_REWRITE_S = 10.0
+
+
+class Writer(Protocol):
+    """Writes the report; `app.file_writer` does it in a process of its own."""
+
+    def report(self, report_json: str, report_id: str, deadline_s: float) -> bool:
+        """Replace the report; True when another boot's was found in its place.
+
+        Raises OSError, and of these TimeoutError where it takes longer than `deadline_s`.
+        """
 
 
 class Journal:
     """A sink of the pipeline that keeps the report. Used by the supervisor alone."""
 
-    def __init__(self, folder: Path, identity: Identity, log: Log, redactor: Redactor) -> None:
-        self._file = ReportFile(folder)
+    def __init__(
+        self, folder: Path, writer: Writer, identity: Identity, log: Log, redactor: Redactor
+    ) -> None:
+        self._folder, self._writer = folder, writer
         self._log = log
         self._redactor = redactor
         self._began = time.monotonic()
-        self._stage_began = self._began
+        self._stage_began = self._written = self._began
         self._stages = {name: StageRecord(name=name, status=Status.NOT_RUN) for name in STAGES}
-        self._lost = self._complained = False
+        self._lost = self._complained = self._shared = False
         self._signal = ""
         self._checks: list[CheckRecord] = []
         self._fields: dict[str, Any] = {}
@@ -49,16 +70,24 @@ class Journal:
         return None if self._lost else self._place()
 
     def _place(self) -> str:
-        return self._redactor.text(str(self._file.path.absolute()))
+        return self._redactor.text(str((self._folder / REPORT_NAME).absolute()))
 
-    @property
-    def blocked(self) -> bool:
-        """Whether a stage ended so that no later one may run."""
-        return any(record.status.blocks for record in self._stages.values())
+    def all_passed(self, stages: Sequence[str]) -> bool:
+        """Whether all of these have ended, and none so that no later one may run."""
+        return all(self.has_ended(name) and not self._stages[name].status.blocks for name in stages)
 
     def has_ended(self, stage: str) -> bool:
         """Whether that stage has run to its end."""
         return self._stages[stage].status is not Status.NOT_RUN
+
+    def ready(self, stopped_after: str | None) -> bool:
+        """Whether all that was asked for has passed, and nothing asks for the end."""
+        course = self._course(stopped_after)
+        return not course.faults and not course.signal and unexplained(course) is None
+
+    def use(self, writer: Writer) -> None:
+        """Write by another writer from now on."""
+        self._writer = writer
 
     def note(self, **fields: Any) -> None:  # noqa: ANN401 - fields of the report's model
         """Set top-level fields of the report."""
@@ -77,13 +106,36 @@ class Journal:
         self._checks.append(record)
         self._log.check(record)
 
-    def section(self, name: str, section: Section) -> None:
-        """Note a section of the report."""
-        self._fields[name] = section
+    def section(self, name: str, section: object) -> None:
+        """Note a section of the report; those of the memory add up."""
+        if isinstance(section, Memory):
+            self.memory(**section.model_dump(exclude_unset=True))
+        else:
+            self._fields[name] = section
+
+    def memory(self, **known: int | None) -> None:
+        """Note what is now known of the memory."""
+        self._fields["memory"] = {**self._fields.get("memory", {}), **known}
+
+    def activity(self, activity: Activity) -> None:
+        """Note what the stage's process does; written now and then."""
+        stage = self._stages[self.current]
+        self._stages[self.current] = stage.model_copy(update={"activity": activity})
+        if time.monotonic() - self._written > _REWRITE_S:
+            self._write()
+
+    def stage_seconds(self) -> float:
+        """How long the current stage has taken so far."""
+        return time.monotonic() - self._stage_began
+
+    def as_it_stands(self) -> Report:
+        """The report so far, for the job."""
+        self._compose()
+        return self.report
 
     def stage_finished(self, name: str, status: Status, finding: str) -> None:
         """Note and write."""
-        spent = round(time.monotonic() - self._stage_began, 3)
+        spent = round(self.stage_seconds(), 3)
         ended = {"status": status, "duration_s": spent, "finding": finding}
         self._stages[name] = self._stages[name].model_copy(update=ended)
         self._log.stage_finished(self._stages[name])
@@ -113,9 +165,16 @@ class Journal:
         self.stage_finished(where, Status.ERROR, finding.reason)
 
     def interrupted(self, name: str) -> None:
-        """Note that a signal ends the boot."""
+        """Note that a signal ends, or has ended, the boot."""
         self._signal = name
         self._log.line(self.current, f"{name} received: ending")
+
+    def forwarded(self, names: Sequence[str]) -> None:
+        """Note the requests to end that a job was given."""
+        job = self._fields.get("job")
+        if isinstance(job, JobRecord):
+            self._fields["job"] = job.model_copy(update={"signals": list(names)})
+        self.interrupted(names[0])
 
     def worker_said(self, line: str) -> None:
         """One line that the worker, or a library in it, has printed."""
@@ -125,91 +184,42 @@ class Journal:
         """One line of progress, for steps that take long."""
         self._log.line(self.current, text)
 
-    def close(self, *, stopped_after: str | None) -> ExitCode:
-        """Settle verdict and exit status, write the last time, and return the status.
+    def close(self, *, stopped_after: str | None, patience_s: float) -> int:
+        """Settle verdict and exit status, write the last time, and return the process's status.
 
         Where the report cannot be written, the status says so unless something more decisive
         went wrong, and the report goes to the log instead: it is never lost.
         """
         self._settle(stopped_after)
         try:
-            self._file.write(self.report)
+            self._put(patience_s)
         except OSError as error:
             self._lost = True
-            self._checks.append(self._unwritable(error))
+            self._fields["handed_over"] = False
+            self._checks.append(unwritable(self.current, self._place(), error))
             self._settle(stopped_after)
             self._log.lost_report(self.report, str(error))
         if self.report.exit is None:
             raise AssertionError("a settled report has an exit")
-        return ExitCode(self.report.exit.code)
+        return self.report.exit.process_code
 
     def _settle(self, stopped_after: str | None) -> None:
-        """A boot is ready only if every stage that it was asked for has ended, and none blocks."""
-        faults = [record.fault for record in self._checks if record.fault is not None]
-        asked = STAGES[: STAGES.index(stopped_after) + 1] if stopped_after else STAGES
-        lacking = [name for name in asked if not self.has_ended(name)]
-        if not faults and not self._signal and (lacking or self.blocked):
-            where = (lacking or [self.current])[0]
-            lost = unread(
-                f"stage {where} has no result, and nothing says why",
-                next_step="report it with this file and the log",
-            )
-            self._checks.append(CheckRecord.of(where, f"{where}.ended", lost))
-            faults = [Fault.INTERNAL]
-        codes = [exit_code(fault) for fault in faults]
-        code = worst(codes or _SIGNAL_CODES.get(self._signal, ()))
-        warned = any(record.status is Status.WARN for record in self._checks)
-        good = Verdict.WARN if warned else Verdict.PASS
-        self._explain_not_run(stopped_after)
-        self._fields |= {
-            "state": State.INTERRUPTED if self._signal else State.COMPLETE,
-            "stopped_after": stopped_after if code is ExitCode.OK else None,
-            "verdict": good if code is ExitCode.OK else Verdict.FAIL,
-            "exit": self._exit(code, stopped_after),
-        }
+        if (lost := unexplained(self._course(stopped_after))) is not None:
+            self._checks.append(lost)
+        course = self._course(stopped_after)
+        self._stages = explained(course)
+        self._fields |= settle(course)
         self._compose()
 
-    def _explain_not_run(self, stopped_after: str | None) -> None:
-        blocked = [record.name for record in self._stages.values() if record.status.blocks]
-        why = f"BOOT_STOP_AFTER={stopped_after}" if stopped_after else ""
-        why = f"{self._signal} received" if self._signal else why
-        why = f"stage {blocked[0]} did not pass" if blocked else why
-        for name, record in self._stages.items():
-            if record.status is Status.NOT_RUN:
-                self._stages[name] = record.model_copy(update={"finding": why})
-
-    def _exit(self, code: ExitCode, stopped_after: str | None) -> Exit:
-        """The exit record: reason and next step of the first check that decided it."""
-        deciding = [c for c in self._checks if c.fault and exit_code(c.fault) is code]
-        reason = ACTIONS[code].meaning
-        if deciding:
-            more = f" (+{len(deciding) - 1} more)" if len(deciding) > 1 else ""
-            reason = f"{deciding[0].reason}{more}"
-        elif code is ExitCode.OK and stopped_after:
-            reason = f"stopped after {stopped_after} as asked; nothing later was judged"
-        elif self._signal:
-            reason = f"{self._signal} received in stage {self.current}"
-        return Exit(
-            code=code,
-            name=code.name,
-            reason=reason,
-            retry=ACTIONS[code].retry,
-            next_step=deciding[0].next_step if deciding else "",
-            process_code=code,
-        )
-
-    def _unwritable(self, error: OSError) -> CheckRecord:
-        finding = failed(
-            f"the report cannot be written to {self._place()}: {error}",
-            expected="a writable folder with room for the report",
-            actual=f"{type(error).__name__} errno {error.errno}",
-            next_step="make room there, or point BOOT_REPORT_DIR at another volume"
-            if error.errno in (errno.ENOSPC, errno.EDQUOT)
-            else "mount a writable volume there, or point BOOT_REPORT_DIR at one",
-            fault=Fault.REPORT_UNWRITABLE,
-        )
-        return CheckRecord.of(
-            self.current, "host.report_written", finding, source="BOOT_REPORT_DIR"
+    def _course(self, stopped_after: str | None) -> Course:
+        job = self._fields.get("job")
+        return Course(
+            stages=self._stages,
+            checks=self._checks,
+            current=self.current,
+            job=job if isinstance(job, JobRecord) else None,
+            signal=self._signal,
+            stopped_after=stopped_after,
         )
 
     def _compose(self) -> None:
@@ -222,6 +232,13 @@ class Journal:
         }
         self.report = Report.model_validate(self._redactor.data(to_jsonable_python(found)))
 
+    def _put(self, patience_s: float) -> None:
+        self._written = time.monotonic()
+        text = self.report.model_dump_json(indent=2) + "\n"
+        if self._writer.report(text, self.report.report_id, patience_s) and not self._shared:
+            self._shared = True
+            self.check(shared(self._place()))
+
     def _write(self) -> None:
         """Write the report as it is.
 
@@ -230,7 +247,7 @@ class Journal:
         """
         self._compose()
         try:
-            self._file.write(self.report)
+            self._put(_WRITE_S)
         except OSError as error:
             if not self._complained:
                 self._log.line("report", f"not written: {error}")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from app.blame import blamed
 from app.checks import Check
 from app.errors import BootError, causes
 from app.exits import exit_code, worst
@@ -20,6 +21,9 @@ from app.outcome import Fault, Finding, Status, combine, unread
 from app.plan import Plan
 from app.report import CheckRecord
 from app.sections import Section
+
+# A part of the report, or a list of its parts.
+Published = Section | Sequence[Section]
 
 
 class Sink(Protocol):
@@ -31,7 +35,7 @@ class Sink(Protocol):
     def check(self, record: CheckRecord) -> None:
         """A check ended."""
 
-    def section(self, name: str, section: Section) -> None:
+    def section(self, name: str, section: Published) -> None:
         """A part of the report is known."""
 
     def stage_finished(self, name: str, status: Status, finding: str) -> None:
@@ -55,7 +59,7 @@ class Part:
 
     gather: Callable[[], Any]
     checks: tuple[Check[Any], ...]
-    publish: Callable[[Any], Mapping[str, Section]] | None = None
+    publish: Callable[[Any], Mapping[str, Published]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +169,9 @@ def _guarded(step: Callable[[], Any], stage: str, sink: Sink) -> tuple[Any, Find
 
 def unexpected(error: BaseException) -> Finding:
     """What an exception that nobody foresaw amounts to: a bug of ours until shown otherwise."""
+    found = blamed(error, chain(error)[:2000])
+    if found is not None:
+        return found
     return unread(
         chain(error)[:2000],
         next_step="read the traceback in the log; if neither model nor node is at fault, report it "

@@ -40,4 +40,5 @@ class Plan:
     revision: str | None = None
     download: DownloadT = "if-missing"
     steps: int = 3
+    job: str | None = None  # package.module:function, called with the guarded model
     resolved: Resolved | None = None

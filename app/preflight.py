@@ -1,18 +1,26 @@
-"""The torch-free stages: what can be known before a minute of loading."""
+"""The torch-free stages: what can be known before a minute of loading.
+
+They run in a child: a file system, a driver or a hub that does not answer must not hold up the
+supervisor, and what a tokenizer of 30 MB takes to parse is gone with the child.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 from app.checks import cache, checkpoint, gpu, host
+from app.events import Ended, PlanKnown
 from app.facts.cache import CacheFacts
 from app.facts.checkpoint import CheckpointFacts
 from app.facts.gpu import GpuFacts
 from app.facts.host import HostFacts
 from app.model_section import model_section
-from app.pipeline import Part, Stage
+from app.pipe_sink import PipeSink, peak_bytes
+from app.pipeline import Part, Stage, run_stages
 from app.plan import Plan
 from app.probes.gpu import probe_gpu
 from app.probes.host import probe_host
@@ -21,35 +29,32 @@ from app.probes.safetensors import read_checkpoint
 from app.report import Gpu, Memory
 from app.sections import Section
 from app.settings import BootSettings
+from app.streams import put
 
 
 class Preflight:
-    """The session of the supervisor's stages: `plan` knows the model once it is resolved."""
+    """The session of these stages: `plan` knows the model once it is resolved."""
 
     def __init__(
-        self, settings: BootSettings, environ: Mapping[str, str], say: Callable[[str], None]
+        self, settings: BootSettings, environ: Mapping[str, str], say: Callable[[str], object]
     ) -> None:
         self.plan: Plan = settings.plan()
         self._token = settings.hf_token
         self._environ = environ
         self._say = say
-        self._host: HostFacts | None = None
-        self._gpu: GpuFacts | None = None
         self._cache: CacheFacts | None = None
 
     def stages(self) -> tuple[Stage, ...]:
         """Host to checkpoint, in the order of `app.stages`."""
         return (
-            Stage("host", (Part(self._probe_host, host.CHECKS),)),
-            Stage("gpu", (Part(self._probe_gpu, gpu.checks_for(self.plan)),)),
+            Stage("host", (Part(self._probe_host, host.CHECKS, self._memory),)),
+            Stage("gpu", (Part(self._probe_gpu, gpu.checks_for(self.plan), self._gpus),)),
             Stage("cache", (Part(self._resolve, cache.CHECKS),)),
             Stage("checkpoint", (Part(self._read, checkpoint.CHECKS, self._model),)),
         )
 
-    def gpus(self) -> list[Gpu]:
-        """The visible devices, for the report."""
-        facts = self._gpu or GpuFacts()
-        return [
+    def _gpus(self, facts: GpuFacts) -> dict[str, list[Gpu]]:
+        found = [
             Gpu(
                 index=device.index,
                 name=device.name,
@@ -61,20 +66,16 @@ class Preflight:
             )
             for device in facts.devices
         ]
+        return {"gpus": found}
 
-    def memory(self) -> Memory | None:
-        """The memory that the host leaves us, None before it was read."""
-        if self._host is None:
-            return None
-        return Memory(host_limit_bytes=self._host.memory.limit_bytes)
+    def _memory(self, facts: HostFacts) -> dict[str, Section]:
+        return {"memory": Memory(host_limit_bytes=facts.memory.limit_bytes)}
 
     def _probe_host(self) -> HostFacts:
-        self._host = probe_host(self.plan, self._environ)
-        return self._host
+        return probe_host(self.plan, self._environ)
 
     def _probe_gpu(self) -> GpuFacts:
-        self._gpu = probe_gpu(self.plan, self._environ)
-        return self._gpu
+        return probe_gpu(self.plan, self._environ)
 
     def _resolve(self) -> CacheFacts:
         token = self._token.get_secret_value() if self._token else None
@@ -92,3 +93,14 @@ class Preflight:
         if self._cache is None:
             raise AssertionError("the cache stage comes first")
         return {"model": model_section(self.plan, self._cache, facts)}
+
+
+def run(
+    settings: BootSettings, environ: Mapping[str, str], stop_after: str | None, pipe: BinaryIO
+) -> None:
+    """All of these stages, told on the pipe: the child's work."""
+    sink = PipeSink(pipe)
+    preflight = Preflight(settings, environ, lambda text: put(sys.stderr, text + "\n"))
+    if run_stages(preflight.stages(), preflight, sink, stop_after=stop_after):
+        sink.send(PlanKnown(plan=preflight.plan))
+    sink.send(Ended(peak_bytes=peak_bytes()))

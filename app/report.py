@@ -81,6 +81,26 @@ class CheckRecord(Section):
         )
 
 
+class Activity(Section):
+    """What the process of a stage did, sampled while it ran: tells slow from stuck.
+
+    `idle_s` is how long before the last sample neither processor time nor bytes read had moved.
+    `state` is the kernel's letter for the main thread (proc(5)); D is an uninterruptible wait.
+    Device figures are None where no device is read.
+    """
+
+    seen: str  # UTC, of the last sample
+    samples: int
+    rss_bytes: int
+    rss_peak_bytes: int
+    read_bytes: int  # by system calls, cached or not, since the stage began
+    cpu_s: float  # since the stage began
+    idle_s: float
+    state: str = ""
+    gpu_memory_bytes: int | None = None
+    gpu_busy_percent: int | None = None
+
+
 class StageRecord(Section):
     """One stage. `started` is None when it has not; `finding` is its most telling reason."""
 
@@ -89,13 +109,14 @@ class StageRecord(Section):
     started: str | None = None
     duration_s: float = 0.0
     finding: str = ""
+    activity: Activity | None = None  # None where the stage ended before the first sample
 
 
 class Exit(Section):
     """The exit status and what to do about it.
 
-    `process_code` is what the process really exits with: the job's own code once a job has run,
-    else `code`.
+    `code` and `name` are the guard's. `process_code` is what the process really exits with: the
+    job's own code once a job has run, else `code`.
     """
 
     code: int
@@ -131,19 +152,49 @@ class Gpu(Section):
 
 
 class Memory(Section):
-    """Host memory in bytes: the cgroup's limit, and the peak resident size of the worker."""
+    """Host memory in bytes: the control group's limit and peak, the worker's resident peak.
+
+    `oom_kills` are processes that the kernel has killed for memory in our control group since this
+    boot began.
+    """
 
     host_limit_bytes: int | None = None
+    cgroup_peak_bytes: int | None = None
+    oom_kills: int | None = None
     worker_peak_bytes: int | None = None
 
 
 class Crash(Section):
-    """How the worker or the boot itself died, where it did not end by a finding."""
+    """How a process of the boot died, or was ended at a deadline.
+
+    `kind` is `deadline`, `signal`, `exit` (it left without a verdict), `protocol` (it said what is
+    no event), or the class of an exception in the supervisor.
+    """
 
     where: str  # stage
-    kind: str  # `worker`, or the class of an exception in the supervisor
+    kind: str
     text: str
-    traceback: list[str] = Field(default_factory=list)  # or the worker's last lines
+    signal: str | None = None  # SIGSEGV
+    exit_code: int | None = None
+    traceback: list[str] = Field(default_factory=list)  # Python stacks, innermost call first
+    kernel: list[str] = Field(default_factory=list)  # a line a thread: name, state, where it waits
+    output: list[str] = Field(default_factory=list)  # the last lines that the process printed
+
+
+class JobRecord(Section):
+    """The user's own code after the guard: what was called, how it ended.
+
+    Exactly one of `returned` and `raised` is set once it has ended by itself. `code` is the exit
+    status that this amounts to.
+    """
+
+    target: str  # package.module:function
+    started: str
+    duration_s: float = 0.0
+    returned: str | None = None
+    raised: str | None = None
+    code: int | None = None
+    signals: list[str] = Field(default_factory=list)  # forwarded to it, in order
 
 
 class Report(Section):
@@ -173,6 +224,7 @@ class Report(Section):
     stages: list[StageRecord] = Field(default_factory=list)
     checks: list[CheckRecord] = Field(default_factory=list)
     memory: Memory | None = None
+    job: JobRecord | None = None
     crash: Crash | None = None
 
 

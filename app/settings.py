@@ -16,6 +16,7 @@ from pydantic_settings import EnvSettingsSource
 
 from app.image import Image
 from app.profiles import PROFILES
+from app.settings_agreement import stops_early, two_to_run
 from app.settings_errors import Problem, SettingsError, redacted, shown
 from app.settings_inherited import inherited_problems
 from app.settings_model import DISAGREE, REPORT_DIR, BootSettings, rule_of, variable_of
@@ -40,11 +41,16 @@ class _Given(EnvSettingsSource):
 
 
 def load_settings(
-    environ: Mapping[str, str], *, image: Image | None, secrets_dir: Path | None = SECRETS_DIR
+    environ: Mapping[str, str],
+    *,
+    image: Image | None,
+    secrets_dir: Path | None = SECRETS_DIR,
+    command: bool = False,
 ) -> BootSettings:
     """The settings of this boot. Raises SettingsError with every problem there is.
 
-    Inside an image the hardware is the image's, unless a rehearsal is asked for.
+    Inside an image the hardware is the image's, unless a rehearsal is asked for. `command` says
+    whether the command line names one to run after the pass.
     """
     files = read_secret_files(secrets_dir, _FIELDS)
     given = files.values | {name: environ[name] for name in _FIELDS if name in environ}
@@ -69,6 +75,7 @@ def load_settings(
     settings, wrong = _validated(given, hidden, sources)
     problems += wrong
     problems += _image_problems(given[_HARDWARE], image) if image is not None else []
+    problems += _beside_command(given) if command else []
     problems += _pasted(given, hidden, {problem.name for problem in problems})
     problems += files.problems
     problems += inherited_problems(environ, hidden)
@@ -166,6 +173,15 @@ def _pasted(
         for name, value in given.items()
         if name not in _SECRETS and name not in named and redacted(value, hidden) != value
     ]
+
+
+def _beside_command(given: Mapping[str, str]) -> list[Problem]:
+    """What would keep the command from running: two things to run, or an end before both."""
+    if problems := two_to_run(given.get(variable_of("job"))):
+        return problems
+    stage = given.get(variable_of("stop_after"))
+    known = rule_of("stop_after").choices
+    return stops_early(stage, "where a command follows --") if stage in known else []
 
 
 def _image_problems(hardware: str, image: Image) -> list[Problem]:

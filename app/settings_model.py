@@ -17,15 +17,19 @@ from app import config
 from app.config import GradientCheckpointingT, ModelRequest
 from app.plan import DownloadT, Plan
 from app.profiles import PROFILES, Profile
+from app.settings_agreement import nothing_to_train, revision_of_local, stops_early
+from app.settings_deadlines import DeadlineSettings
 from app.settings_errors import Problem, redacted
 from app.settings_names import PREFIX
 from app.settings_rules import (
     Rule,
     file_name,
+    file_path,
     folder_path,
     fraction,
     git_revision,
     header_word,
+    job_target,
     model_name,
     one_of,
     truth,
@@ -41,11 +45,9 @@ Truth = Annotated[bool, truth()]
 REPORT_DIR = Path("reports")
 # Type of the one pydantic error that is about several fields; its context holds the problems.
 DISAGREE = "settings_disagree"
-# What can only be a model on this machine; a relative folder looks like a name of the hub.
-_LOCAL = ("/", "./", "../", "rehearsal:")
 
 
-class BootSettings(BaseSettings):
+class BootSettings(DeadlineSettings):
     """What a boot was asked for. The fields that describe the model are named as in the origin."""
 
     model_config = SettingsConfigDict(
@@ -113,15 +115,34 @@ class BootSettings(BaseSettings):
     stop_after: Annotated[str | None, one_of(STAGES)] = Field(
         None, description="Stage to end the boot after, successfully. By default it runs them all."
     )
+    job: Annotated[str | None, job_target()] = Field(
+        None,
+        description="Function that is called with the guarded model, tokenizer and report after a"
+        " pass. By default none.",
+    )
     report_dir: Annotated[Path, folder_path()] = Field(
         REPORT_DIR,
         description="Folder of the report, made if missing; relative to the working folder.",
+    )
+    termination_log: Annotated[Path | None, file_path()] = Field(
+        None,
+        description="File for the verdict in one line of at most 900 bytes. By default"
+        " /dev/termination-log where it is there.",
+    )
+    metrics_file: Annotated[Path | None, file_path()] = Field(
+        None,
+        description="File for metrics in Prometheus' text format; node_exporter reads only names"
+        " that end in .prom. By default none.",
     )
     log_format: Annotated[LogFormatT, one_of(get_args(LogFormatT))] = Field(
         "text", description="Form of the log on stderr, for people or for machines."
     )
     run_id: Annotated[str | None, file_name()] = Field(
         None, description="Name of this run in the report. By default the scheduler's."
+    )
+    # A scheduler that restarts every second for a week makes fewer than a million.
+    attempt: Annotated[int | None, whole(1, 10**6)] = Field(
+        None, description="Which attempt of the run this is. By default the scheduler's count."
     )
     hf_token: Annotated[SecretStr | None, header_word()] = Field(
         None,
@@ -141,25 +162,13 @@ class BootSettings(BaseSettings):
             ("finetune_language_layers", "finetune_vision_layers"),
             ("finetune_attention_modules", "finetune_mlp_modules"),
         )
-        problems = [
-            Problem(
-                f"{variable_of(one)} or {variable_of(other)}",
-                expected="true",
-                actual="false in both",
-                suggestion="set one of the two to true: with neither there is nothing to train",
-            )
-            for one, other in pairs
-            if not (getattr(self, one) or getattr(self, other))
-        ]
-        if self.revision is not None and (self.base_model_id or "").startswith(_LOCAL):
-            problems.append(
-                Problem(
-                    variable_of("revision"),
-                    expected="unset for a local model",
-                    actual="set",
-                    suggestion="unset it: only models of the hub have revisions",
-                )
-            )
+        problems = []
+        for one, other in pairs:
+            either = getattr(self, one) or getattr(self, other)
+            problems += nothing_to_train(one, other, either=either)
+        problems += revision_of_local(self.revision, self.base_model_id)
+        if self.job is not None:
+            problems += stops_early(self.stop_after, "where BOOT_JOB is set")
         return problems
 
     @classmethod
@@ -190,6 +199,7 @@ class BootSettings(BaseSettings):
             revision=self.revision,
             download=self.download,
             steps=self.steps,
+            job=self.job,
         )
 
     def public(self) -> dict[str, str | int | float | bool | None]:
@@ -206,7 +216,8 @@ class BootSettings(BaseSettings):
 PUBLIC: tuple[str, ...] = (
     *(one.name for one in fields(ModelRequest)),
     *("hardware", "revision", "download", "steps", "stop_after", "report_dir", "log_format"),
-    "run_id",
+    *("run_id", "attempt", "job", "termination_log", "metrics_file"),
+    *DeadlineSettings.model_fields,
 )
 
 

@@ -12,6 +12,9 @@ from difflib import get_close_matches
 from app.settings_errors import Problem, redacted
 
 PREFIX = "BOOT_"
+# What a boot hands to the command that it becomes, which may be a boot itself. All of them are
+# there then; one alone is a person's mistake, and would silently do nothing.
+HANDED_OVER = ("BOOT_REPORT_PATH", "BOOT_VERDICT", "BOOT_COMPUTE_DTYPE", "BOOT_MODEL_PATH")
 
 # Kubernetes describes each Service of the namespace in the variables of each container, Docker's
 # old links do alike: a Service named boot-h100 gives BOOT_H100_SERVICE_HOST, BOOT_H100_PORT and so
@@ -27,9 +30,13 @@ _PORT_VALUE = re.compile(r"(tcp|udp|sctp)://[^\s/]+:[0-9]+")
 _LINK = re.compile(r"(?P<service>BOOT(_[A-Z0-9_]+?)?)_(NAME|ENV_.+)")
 
 # One stem shares at least this much with what was meant: BOOT_MODEL_ID finds BOOT_BASE_MODEL_ID
-# (0.76), BOOT_SEQ_LEN finds BOOT_MAX_SEQ_LENGTH (0.67), BOOT_JOB finds nothing.
+# (0.76), BOOT_SEQ_LEN finds BOOT_MAX_SEQ_LENGTH (0.67), BOOT_TARGET finds nothing.
 _NEAR = 0.6
 _SHOWN = 64
+# Deadlines share an ending that is longer than what tells them apart: only the rest is compared.
+_DEADLINE = re.compile(r"(?P<of>.*?)_?TIMEOUT(_.{0,12})?")
+_DEADLINE_END = "_TIMEOUT_S"
+_ALL = "TOTAL"  # what a deadline without a stage means
 
 
 def is_service_variable(name: str, environ: Mapping[str, str]) -> bool:
@@ -49,6 +56,13 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known variable that a misspelt name most likely means."""
     stems = {variable.removeprefix(PREFIX): variable for variable in known}
     stem = name.upper().strip().removeprefix(PREFIX)[:_SHOWN]
+    if deadline := _DEADLINE.fullmatch(stem):
+        stems = {
+            one.removesuffix(_DEADLINE_END): variable
+            for one, variable in stems.items()
+            if one.endswith(_DEADLINE_END)
+        }
+        stem = deadline["of"] or _ALL
     near = get_close_matches(stem, stems, n=1, cutoff=_NEAR)
     return stems[near[0]] if near else None
 
@@ -68,8 +82,9 @@ def unknown_names(
     it would have no effect, silently. Values are never shown: they may be secrets.
     """
     problems = []
+    inherited = HANDED_OVER if all(name in environ for name in HANDED_OVER) else ()
     for name in sorted(environ):
-        if name in known or not name.upper().startswith(PREFIX):
+        if name in known or name in inherited or not name.upper().startswith(PREFIX):
             continue
         near = nearest(name, known)
         if name.startswith(PREFIX):
@@ -77,14 +92,18 @@ def unknown_names(
                 continue
         elif near is None:
             continue
+        if name in HANDED_OVER:
+            suggestion = "unset it: a boot hands it to the command after it, and does not read it"
+        elif near:
+            suggestion = f"did you mean {near}?"
+        else:
+            suggestion = "unset it, or look for its name in --help"
         problems.append(
             Problem(
                 printable_name(name, secrets),
                 expected="the name of a setting",
                 actual="unknown",
-                suggestion=f"did you mean {near}?"
-                if near
-                else "unset it, or look for its name in --help",
+                suggestion=suggestion,
             )
         )
     return problems

@@ -9,10 +9,12 @@ A leaf: imports nothing of the app.
 
 from __future__ import annotations
 
+import keyword
 import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,9 @@ _NUMBER = re.compile(r"[+-]?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})([eE][+-]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _TOKEN = re.compile(r"[!-~]{1,4096}")
 _REVISION = re.compile(r"[^\s~^:?*\[\\]{1,255}")  # what git forbids in the name of a reference
+_TARGET = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*")
+# A millisecond: less bounds nothing, and is a slip of units.
+_SHORTEST_S = Decimal("0.001")
 _LONGEST_PATH = 4095  # PATH_MAX of Linux, without the closing NUL
 
 
@@ -35,12 +40,14 @@ _LONGEST_PATH = 4095  # PATH_MAX of Linux, without the closing NUL
 class Rule:
     """What a variable must be, in words (`must`) and as a function that raises ValueError.
 
-    `choices` are the valid words where there are few, for suggestions.
+    `choices` are the valid words where there are few, for suggestions; `hint` is what to do where
+    there are none.
     """
 
     must: str
     parse: Callable[[object], object]
     choices: tuple[str, ...] = ()
+    hint: str = ""
 
     def __get_pydantic_core_schema__(
         self, source: type[Any], handler: GetCoreSchemaHandler
@@ -61,7 +68,7 @@ class Rule:
         # Another first letter is another thing: a100 is neither v100 nor h100, gpu is not cpu.
         alike = [choice for choice in self.choices if choice[:1] == word[:1]]
         near = held or get_close_matches(word, alike, n=1)
-        return f"did you mean {near[0]}?" if near else ""
+        return f"did you mean {near[0]}?" if near else self.hint
 
 
 def _text(value: object, longest: int = _LONGEST_PATH) -> str:
@@ -111,6 +118,26 @@ def fraction() -> Rule:
         return float(number)
 
     return Rule("a number from 0 to below 1", parse)
+
+
+def seconds(low: int, high: int) -> Rule:
+    """Seconds within bounds, fractions allowed; where 0 is in bounds it means "no deadline".
+
+    Compared as decimals: 1e-400 is no float but 0, and would turn a deadline off.
+    """
+
+    def parse(value: object) -> float:
+        text = str(value) if isinstance(value, int | float) else value
+        if not isinstance(text, str) or not _NUMBER.fullmatch(text):  # nor nan, inf, True
+            raise ValueError
+        number = Decimal(text)
+        if not low <= number <= high or 0 < number < _SHORTEST_S:
+            raise ValueError
+        return abs(float(number))  # of -0, too
+
+    if low == 0:
+        return Rule(f"seconds from {_SHORTEST_S} to {high}, or 0 for no deadline", parse)
+    return Rule(f"seconds from {low} to {high}", parse)
 
 
 def one_of(choices: Sequence[str]) -> Rule:
@@ -167,6 +194,35 @@ def folder_path() -> Rule:
         return Path(text)
 
     return Rule("a folder (no ~, no outer spaces)", parse)
+
+
+def file_path() -> Rule:
+    """A path that can be a file's."""
+
+    def parse(value: object) -> Path:
+        text = _text(str(value) if isinstance(value, Path) else value)
+        if text.startswith("~") or text.rpartition("/")[2] in ("", ".", ".."):
+            raise ValueError
+        return Path(text)
+
+    return Rule("a file (no ~, no outer spaces)", parse)
+
+
+def job_target() -> Rule:
+    """A function in a module, as Python imports it."""
+
+    def parse(value: object) -> str:
+        text = _text(value)
+        words = text.replace(":", ".").split(".")
+        if not _TARGET.fullmatch(text) or any(keyword.iskeyword(word) for word in words):
+            raise ValueError
+        return text
+
+    return Rule(
+        "package.module:function, in ASCII letters, digits and underscores",
+        parse,
+        hint="write it as in jobs.train:main, without a path and without .py",
+    )
 
 
 def file_name() -> Rule:

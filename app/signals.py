@@ -1,12 +1,25 @@
-"""TERM and INT end a boot by an exception, so that worker and report are closed on the way out.
+"""Signals as the supervisor takes them: noted by a handler, acted on between two steps.
 
-A leaf: imports nothing of the app.
+A handler is set for each because process 1 of a container has no default action. A leaf: imports
+nothing of the app.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
 from types import FrameType
+
+# A request to end: by a person, an orchestrator, a terminal that is gone, a processor time limit.
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGXCPU)
+# Slurm's `--signal` and others use these to tell a job something; a guard has no use for them.
+TOLD = (signal.SIGUSR1, signal.SIGUSR2)
+# srun and some runtimes send the same TERM by two ways; this close together it is one request.
+_SAME_S = 0.5
 
 
 class Interrupted(BaseException):
@@ -17,21 +30,90 @@ class Interrupted(BaseException):
         self.name = name
 
 
-def interruptible() -> None:
-    """Raise Interrupted at the first TERM or INT; a second one ends the process at once.
-
-    A handler is set also because process 1 of a container has no default action.
-    """
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, _interrupt)
+class Late(BaseException):
+    """The time of `Signals.within` is over."""
 
 
-def uninterruptible() -> None:
-    """Let the kernel decide again: nobody is there any more who would take the exception."""
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, signal.SIG_DFL)
+def exit_status(name: str) -> int:
+    """130 after an INT, 143 after anything else that asks to end."""
+    return 130 if name == "SIGINT" else 143
 
 
-def _interrupt(number: int, _frame: FrameType | None) -> None:
-    uninterruptible()
-    raise Interrupted(signal.Signals(number).name)
+class Signals:
+    """Notes signals; `forward` takes them instead while a job runs."""
+
+    def __init__(self) -> None:
+        self.forward: Callable[[int], None] | None = None
+        self.received: list[str] = []  # requests to end, first one first
+        self._told: deque[str] = deque(maxlen=16)
+        self._first = 0.0
+        self._raises = False
+        # The loop polls this: a handler alone does not end a wait (PEP 475).
+        self.wakeup, self._write_end = os.pipe()
+        os.set_blocking(self.wakeup, False)
+        os.set_blocking(self._write_end, False)
+
+    def install(self) -> None:
+        """Take over every signal that would end this process without a report."""
+        signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
+        for each in ENDING + TOLD:
+            signal.signal(each, self._note)
+
+    def uninstall(self) -> None:
+        """Let the kernel decide again, and forget what was noted."""
+        signal.set_wakeup_fd(-1)
+        for each in ENDING + TOLD:
+            signal.signal(each, signal.SIG_DFL)
+
+    def heard(self) -> None:
+        """Empty the wakeup pipe, which would end every further wait at once."""
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self.wakeup, 512):
+                pass
+
+    def check(self) -> list[str]:
+        """Raise Interrupted if the boot is asked to end; else the signals a guard only notes."""
+        if self.received and self.forward is None:
+            raise Interrupted(self.received[0])
+        told = list(self._told)
+        self._told.clear()
+        return told
+
+    @contextlib.contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """Bound a step of this process itself: raises Late after that time, Interrupted at once."""
+        signal.signal(signal.SIGALRM, _late)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        self._raises = True
+        try:
+            self.check()
+            yield
+        finally:
+            self._raises = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        name = signal.Signals(number).name
+        if number in ENDING:
+            self._end(name)
+        if self.forward is not None:
+            self.forward(number)
+        elif number in TOLD:
+            self._told.append(name)
+
+    def _end(self, name: str) -> None:
+        now = time.monotonic()
+        again = bool(self.received) and now - self._first > _SAME_S
+        if again and self.forward is None:
+            # Whoever asks twice does not want to wait. The children die with this process.
+            os._exit(exit_status(name))
+        if not self.received:
+            self._first = now
+        self.received.append(name)
+        if self._raises and self.forward is None:
+            self._raises = False
+            raise Interrupted(name)
+
+
+def _late(_number: int, _frame: FrameType | None) -> None:
+    raise Late

@@ -1,6 +1,7 @@
-"""The light process: settings, torch-free stages, the report, the worker, the exit status.
+"""The light process: settings, the report, deadlines, signals, the exit status.
 
-Never imports torch. Whatever happens in the worker, this process still writes the report.
+Never imports torch. Whatever happens in a child, this process still writes the report; whatever
+happens to a volume or a reader, it still ends.
 """
 
 from __future__ import annotations
@@ -8,177 +9,164 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from app import sections
-from app.errors import BootError
-from app.events import CheckEnded, Ended, Event, SectionKnown, StageFinished, StageStarted
+from app import command_line, settings_stage
+from app.file_writer import FileWriter
+from app.guard import Guard
+from app.handover import environment, exec_failure, hand_over, ignored_signals
 from app.identity import identity_of, run_of
-from app.image import Image, read_image
 from app.journal import Journal
+from app.lifeline import adopt_orphans
+from app.limits import Limits
 from app.log import Log, log_format_of
-from app.outcome import Fault, Finding, Status, failed, passed, unread
-from app.pipeline import chain, run_stages, unexpected
-from app.preflight import Preflight
-from app.profiles import PROFILES
+from app.orphans import Orphans
+from app.outcome import Fault, Finding, Status, unread
+from app.outputs import write_outputs
+from app.pipeline import chain, unexpected
 from app.redaction import Redactor
-from app.report import CheckRecord, Crash, Memory
-from app.settings import BootSettings, SettingsError, load_settings, report_dir_of
-from app.signals import Interrupted, interruptible, uninterruptible
-from app.stages import SUPERVISOR_STAGES, WORKER_STAGES
+from app.report import CheckRecord, Crash
+from app.settings import BootSettings, report_dir_of
+from app.signals import Interrupted, Late, Signals
 from app.streams import put
 from app.verdict import verdict_line, verdict_table
-from app.worker_process import WorkerDied, WorkerProcess
 
-_SECTIONS: dict[str, type[sections.Section]] = {
-    "software": sections.Software,
-    "precision": sections.Precision,
-    "adapter": sections.Adapter,
-    "numerics": sections.Numerics,
-}
-
-# Stages that no boot of this release has anything to do in. Ranks are refused by the settings.
-_NOT_ASKED = {
-    "collective": "one process, so there are no ranks to compare",
-    "job": "no job is run in this release: the boot ends with its verdict",
-}
+# The settings are files of this machine and take milliseconds; a mount that hangs takes for ever.
+_SETTINGS_S = 60.0
+# For the last write of a boot that is in no hurry; a network volume may take seconds to sync.
+_LAST_WRITE_S = 10.0
+_SIDE_FILES_S = 2.0
+_VERDICT_S = 2.0
 
 
 def supervise(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    """One boot from environment to exit status."""
-    redactor = Redactor(environ)
-    log = Log(log_format_of(environ), redactor)
-    journal = Journal(report_dir_of(environ), identity_of(environ), log, redactor)
-    journal.note(**run_of(environ))
-    stopped_after: str | None = None
-    try:
-        interruptible()
-        settings = _settings_stage(arguments, environ, journal)
-        if settings is not None:
-            stopped_after = settings.stop_after
-            if stopped_after != "settings":
-                _run(settings, environ, journal)
-    except Interrupted as signal:
-        journal.interrupted(signal.name)
-    except Exception as error:  # noqa: BLE001 - the boot's edge: a bug must not lose the report
-        journal.trouble(journal.current, error)
-        journal.crashed(unexpected(error), _crash(journal.current, error))
-    uninterruptible()
-    code = journal.close(stopped_after=stopped_after)
-    put(sys.stdout, verdict_line(journal.report, journal.path) + "\n")
-    if log.format == "text":
-        put(sys.stderr, verdict_table(journal.report, journal.path))
-    return code
+    """One boot from environment to exit status; after a hand-over it does not return."""
+    supervisor = Supervisor(command_line.parse(arguments, environ), environ)
+    supervisor.boot()
+    return supervisor.close()
 
 
-def _settings_stage(
-    arguments: Sequence[str], environ: Mapping[str, str], journal: Journal
-) -> BootSettings | None:
-    """Judge command line, image file and settings together; None where any of them is wrong."""
-    journal.stage_started("settings")
-    # Before anything is judged: also a rehearsal whose settings are wrong says that it is one.
-    named = PROFILES.get(environ.get("BOOT_HARDWARE", ""))
-    journal.note(rehearsal=named is not None and named.rehearsal)
-    records = [_argument(argument) for argument in arguments]
-    image: Image | None = None
-    settings: BootSettings | None = None
-    try:
-        image = read_image()
-        settings = load_settings(environ, image=image)
-    except SettingsError as error:
-        records += [_record(problem.name, problem.finding) for problem in error.problems]
-    except BootError as error:
-        records.append(_record("image", error.finding))
-    if image is not None:
-        journal.note(image=image.model_dump(mode="json"))
-    if settings is not None:
-        profile = settings.profile
-        journal.note(settings=settings.public(), rehearsal=profile.rehearsal)
-        records.append(_record("values", passed(f"profile {profile.name}: {profile.title}")))
-    for record in records:
-        journal.check(record)
-    bad = [record.reason for record in records if record.status.blocks]
-    status = Status.FAIL if bad else Status.PASS
-    journal.stage_finished("settings", status, "; ".join(bad) or records[-1].reason)
-    return None if bad else settings
+class Supervisor:
+    """What all the steps of a boot share."""
+
+    def __init__(self, line: command_line.CommandLine, environ: Mapping[str, str]) -> None:
+        self._line, self._environ = line, environ
+        self._ignored = ignored_signals()
+        self._signals = Signals()
+        self._signals.install()
+        self._orphans = Orphans()
+        adopt_orphans()
+        self._folder = report_dir_of(environ)
+        redactor = Redactor(environ)
+        self._log = Log(log_format_of(environ), redactor)
+        self._writer = FileWriter(self._folder)
+        identity = identity_of(environ)
+        self._journal = Journal(self._folder, self._writer, identity, self._log, redactor)
+        self._journal.note(**run_of(environ))
+        self._settings: BootSettings | None = None
+        self._guard: Guard | None = None
+        self._last_write_s = _LAST_WRITE_S
+
+    def boot(self) -> None:
+        """All stages. Whatever ends them early is in the journal, and every child has ended."""
+        journal = self._journal
+        try:
+            with self._signals.within(_SETTINGS_S):
+                self._settings = settings_stage.run(self._environ, self._line, journal)
+            if self._settings is not None and self._settings.stop_after != "settings":
+                self._guard = Guard(
+                    self._settings,
+                    self._environ,
+                    journal,
+                    self._signals,
+                    command=bool(self._line.command),
+                )
+                self._guard.run()
+        except Interrupted as signal:
+            self._interrupted(signal.name)
+        except Late:
+            journal.crashed(_hung_settings(), Crash(where="settings", kind="deadline", text=""))
+        except Exception as error:  # noqa: BLE001 - the boot's edge: a bug must not lose the report
+            journal.trouble(journal.current, error)
+            journal.crashed(unexpected(error), _crash(journal.current, error))
+        finally:
+            if self._guard is not None:
+                self._guard.end()
+
+    def close(self) -> int:
+        """The last report, all that tells of it, and the exit status or the command."""
+        code = self._closed()
+        if self._journal.report.handed_over:
+            self._hand_over()
+            code = self._closed()
+        self._signals.uninstall()
+        return code
+
+    def _closed(self) -> int:
+        code = self._written()
+        report, path = self._journal.report, self._journal.path
+        put(sys.stdout, verdict_line(report, path) + "\n", patience_s=_VERDICT_S)
+        if self._log.format == "text":
+            put(sys.stderr, verdict_table(report, path))
+        self._orphans.end(but=[self._writer.pid])
+        self._writer.close(_SIDE_FILES_S)
+        return code
+
+    def _interrupted(self, name: str) -> None:
+        self._journal.interrupted(name)
+        # Half of the time that an orchestrator gives, for the children have had some of it.
+        self._last_write_s = self._limits.grace / 2
+
+    @property
+    def _limits(self) -> Limits:
+        return Limits() if self._settings is None else self._settings.limits()
+
+    def _written(self) -> int:
+        """Write report and side files; the exit status."""
+        journal, settings = self._journal, self._settings
+        stop = None if settings is None else settings.stop_after
+        journal.note(handed_over=bool(self._line.command) and journal.ready(stop))
+        code = journal.close(stopped_after=stop, patience_s=self._last_write_s)
+        for problem in write_outputs(
+            journal.report,
+            journal.path,
+            self._writer,
+            environ=self._environ,
+            termination_log=None if settings is None else settings.termination_log,
+            metrics_file=None if settings is None else settings.metrics_file,
+            deadline_s=_SIDE_FILES_S,
+        ):
+            journal.say(problem)
+        return code
+
+    def _hand_over(self) -> None:
+        """Become the command; returns where a signal came first or the kernel refuses."""
+        journal = self._journal
+        if self._guard is None or journal.path is None:
+            raise AssertionError("a pass has a guard and a report")
+        command, plan = self._line.command, self._guard.plan
+        given = environment(self._environ, journal.report, Path(journal.path), plan)
+        failure: OSError | None = None
+        try:
+            hand_over(command, given, ignored=self._ignored, last_look=self._signals.check)
+        except Interrupted as signal:
+            self._interrupted(signal.name)
+        except OSError as error:
+            failure = error
+        self._writer = FileWriter(self._folder)
+        journal.use(self._writer)
+        if failure is not None:
+            finding = exec_failure(command, failure, given)
+            journal.check(CheckRecord.of("job", "job.command", finding))
+            journal.stage_finished("job", Status.FAIL, finding.reason)
 
 
-def _record(name: str, finding: Finding) -> CheckRecord:
-    return CheckRecord.of(
-        "settings", f"settings.{name}", finding, fault=Fault.CONFIG, source="app/settings.py"
+def _hung_settings() -> Finding:
+    return unread(
+        f"the settings could not be read within {_SETTINGS_S:g} s",
+        next_step="look at the mounts of /run/secrets and of the image's own files",
+        fault=Fault.TEMPORARY,
     )
-
-
-def _argument(argument: str) -> CheckRecord:
-    """Only its name is said: the value after `=` may be anything."""
-    name = argument.partition("=")[0][:80]
-    finding = failed(
-        f"unknown argument {name!r}",
-        expected="no arguments, or --help",
-        actual=name,
-        next_step="settings are BOOT_* environment variables: see --help",
-        fault=Fault.USAGE,
-    )
-    return _record("command_line", finding)
-
-
-def _run(settings: BootSettings, environ: Mapping[str, str], journal: Journal) -> None:
-    """Everything after the settings. The worker imports while preflight runs."""
-    preflight = Preflight(settings, environ, journal.say)
-    stop = settings.stop_after
-    worker = None
-    if stop not in SUPERVISOR_STAGES:
-        worker = WorkerProcess(preflight.plan, environ, journal.worker_said)
-    try:
-        go_on = run_stages(preflight.stages(), preflight, journal, stop_after=stop)
-        journal.note(gpus=preflight.gpus(), memory=preflight.memory())
-        if go_on and worker is not None:
-            _relay(worker, preflight, journal, stop)
-    finally:
-        if worker is not None:
-            worker.end()
-    if journal.blocked or (stop and journal.has_ended(stop)):
-        return
-    for stage, reason in _NOT_ASKED.items():
-        journal.skip(stage, reason)
-        if stage == stop:
-            return
-
-
-def _relay(worker: WorkerProcess, preflight: Preflight, journal: Journal, stop: str | None) -> None:
-    """Let the worker go and note what it says; its death is a finding too."""
-    # From here on the boot waits for the worker's imports, so here its first stage begins.
-    journal.stage_started(WORKER_STAGES[0])
-    journal.say("importing torch and Unsloth (10 s, or a minute the first time)")
-    try:
-        for event in worker.run(preflight.plan, stop):
-            _note(event, preflight, journal)
-    except WorkerDied as death:
-        # A native crash with the device in use is the node's until shown otherwise.
-        on_device = death.by_signal and preflight.plan.profile.needs_gpu
-        finding = unread(
-            f"the worker ended without a verdict: {death}",
-            next_step="read the worker's last lines, in the report's `crash`",
-            fault=Fault.NODE_UNFIT if on_device else Fault.INTERNAL,
-        )
-        last = worker.last_lines()
-        crash = Crash(where=journal.current, kind="worker", text=str(death), traceback=last)
-        journal.crashed(finding, crash)
-
-
-def _note(event: Event, preflight: Preflight, journal: Journal) -> None:
-    match event:
-        case StageStarted():
-            if event.name != journal.current:
-                journal.stage_started(event.name)
-        case CheckEnded():
-            journal.check(event.record)
-        case SectionKnown():
-            journal.section(event.name, _SECTIONS[event.name].model_validate(event.data))
-        case StageFinished():
-            journal.stage_finished(event.name, event.status, event.finding)
-        case Ended():
-            known = preflight.memory() or Memory()
-            journal.note(memory=known.model_copy(update={"worker_peak_bytes": event.peak_bytes}))
 
 
 def _crash(where: str, error: Exception) -> Crash:

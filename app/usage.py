@@ -6,17 +6,21 @@ from pathlib import Path
 from textwrap import wrap
 
 from app.exits import ACTIONS
+from app.settings_deadlines import TIMED_STAGES, DeadlineSettings, field_of
 from app.settings_inherited import REFUSED, REFUSED_PREFIX
 from app.settings_model import BootSettings, rule_of, variable_of
+from app.settings_names import HANDED_OVER, PREFIX
 
 WIDTH = 100
 _INDENT = " " * 6
 
 _HEAD = """\
-usage: python -m app.boot [--help]
+usage: python -m app.boot [--help] [-- command args...]
 
 Boots a 4-bit LoRA fine-tuning model, proves that hardware, software, weights and precision are what
 was asked for, writes boot-report.json and exits with a status an orchestrator can act on.
+
+{after}
 
 Settings are environment variables. Each can also be a file of its name in /run/secrets; the
 variable counts where there are both. Names are exact, empty values are errors, and so are BOOT_
@@ -35,20 +39,47 @@ def _plain(value: object) -> str:
         return "unset"
     if isinstance(value, bool):
         return str(value).lower()
-    return str(value) if isinstance(value, str | int | float | Path) else ""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value) if isinstance(value, str | int | Path) else ""
 
 
 def _rows() -> list[tuple[str, str, str, str]]:
-    """Variable, what it must be, default and meaning of each setting."""
-    return [
-        (
+    """Variable, what it must be, default and meaning of each setting; stages' deadlines in one."""
+    fields = BootSettings.model_fields
+    of_stages = {field_of(stage): stage for stage in TIMED_STAGES}
+    rows = {
+        name: (
             variable_of(name),
             rule_of(name).must,
             "the image's, else required" if field.is_required() else _plain(field.default),
             field.description or "",
         )
-        for name, field in BootSettings.model_fields.items()
-    ]
+        for name, field in fields.items()
+        if name not in of_stages
+    }
+    defaults = [f"{stage} {_plain(fields[name].default)}" for name, stage in of_stages.items()]
+    family = (
+        f"{PREFIX}<STAGE>_TIMEOUT_S",
+        rule_of(next(iter(of_stages))).must,
+        "by stage",
+        f"Deadline of one stage, from its start. By default {', '.join(defaults)}.",
+    )
+    # The class has its deadlines first; who reads wants to know first what is booted.
+    times = [rows.pop(name) for name in DeadlineSettings.model_fields if name in rows]
+    others = list(rows.values())
+    place = list(rows).index("report_dir")
+    return [*others[:place], family, *times, *others[place:]]
+
+
+def _after() -> str:
+    """What follows a pass."""
+    text = (
+        "After a pass the function that BOOT_JOB names is called in the same process; or the"
+        " command after -- takes the place of the boot, with the device's memory free and"
+        f" {', '.join(HANDED_OVER)} in its environment."
+    )
+    return "\n".join(wrap(text, WIDTH, break_on_hyphens=False))
 
 
 def _paragraph(text: str) -> list[str]:
@@ -81,7 +112,7 @@ def _exits() -> list[str]:
 def usage_text() -> str:
     """All of `--help`, in lines of at most `WIDTH` characters."""
     parts = (
-        [_HEAD, "Settings:"],
+        [_HEAD.format(after=_after()), "Settings:"],
         _settings(),
         ["", _FOREIGN, "Refused, because they change what is trained:"],
         _refused(),

@@ -8,9 +8,10 @@ import shutil
 import sys
 
 from app.outcome import Status
-from app.report import Report
+from app.report import Exit, Report
 
-MAX_LINE_BYTES = 900  # also fits the smallest termination message in use (1 KB, SageMaker)
+# With its line end. Also fits the smallest termination message in use (1 KB, SageMaker).
+MAX_LINE_BYTES = 900
 
 _STYLES = {
     Status.PASS: "green",
@@ -23,27 +24,34 @@ _STYLES = {
 
 
 def verdict_line(report: Report, path: str | None) -> str:
-    """One JSON object of at most 900 bytes: verdict, exit status, reason, next step, report."""
+    """One JSON object of at most 900 bytes: verdict, exit status, reason, next step, report.
+
+    `exit` is what the process exits with; `name` is JOB where that is the job's own status.
+    """
     if report.exit is None or report.verdict is None:
         raise AssertionError("only a settled report has a verdict")
     line = {
         "bootguard": report.identity.bootguard,
         "verdict": report.verdict.value,
         "rehearsal": report.rehearsal,
-        "exit": int(report.exit.code),
-        "name": report.exit.name,
+        "exit": report.exit.process_code,
+        "name": _name(report.exit),
         "reason": report.exit.reason,
         "next_step": report.exit.next_step,
         "report": path,
     }
     for field in ("next_step", "reason", "report"):
-        excess = len(json.dumps(line)) - MAX_LINE_BYTES
+        excess = len(json.dumps(line)) + 1 - MAX_LINE_BYTES
         if excess <= 0:
             break
         text = str(line[field] or "")
         # Each character takes up to six bytes once escaped: cut by the worst case.
         line[field] = text[: max(0, len(text) - excess - 8)] + "..."
     return json.dumps(line)
+
+
+def _name(end: Exit) -> str:
+    return end.name if end.process_code == end.code else "JOB"
 
 
 def verdict_table(report: Report, path: str | None) -> str:
@@ -73,8 +81,8 @@ def verdict_table(report: Report, path: str | None) -> str:
     console.print(table)
     rehearsal = " (rehearsal on a CPU: says nothing about a GPU)" if report.rehearsal else ""
     verdict = (
-        f"verdict {report.verdict.value}{rehearsal}, exit {report.exit.code} "
-        f"{report.exit.name}: {report.exit.reason}"
+        f"verdict {report.verdict.value}{rehearsal}, exit {report.exit.process_code} "
+        f"{_name(report.exit)}: {report.exit.reason}"
     )
     step = [f"next step: {report.exit.next_step}"] if report.exit.next_step else []
     where = path or "not written to a file; it stands in the log above"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 from app.checks import adapter, load, numerics, precision, stack
@@ -27,8 +28,8 @@ class Work:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._checkpoint: CheckpointFacts | None = None
-        self._model: Any = None
-        self._tokenizer: Any = None
+        self.model: Any = None
+        self.tokenizer: Any = None
         self._loaded: Census | None = None
 
     def stages(self) -> tuple[Stage, ...]:
@@ -55,25 +56,28 @@ class Work:
             raise AssertionError("the supervisor says go only with a resolved model")
         self._checkpoint = read_headers(self.plan.resolved.folder)
         loaded = loader.load(self.plan, self._checkpoint)
-        self._model, self._tokenizer = loaded.model, loaded.tokenizer
+        self.model, self.tokenizer = loaded.model, loaded.tokenizer
         return loaded.facts
 
     def _census(self) -> Census:
-        self._loaded = census.take(self._model, self._checkpoint)
+        self._loaded = census.take(self.model, self._checkpoint)
         return self._loaded
 
     def _precision(self, facts: Census) -> dict[str, Section]:
         return {"precision": precision.section(facts, None, self.plan)}
 
     def _attach(self) -> AdapterFacts:
-        self._model = adapter_engine.attach(self._model, self.plan)
-        return adapter_engine.gather(self._model)
+        self.model = adapter_engine.attach(self.model, self.plan)
+        # Let the collector run from here on, past all that lives as long as the process.
+        gc.freeze()
+        gc.enable()
+        return adapter_engine.gather(self.model)
 
     def _adapter(self, facts: AdapterFacts) -> dict[str, Section]:
         return {"adapter": adapter.section(facts, self.plan)}
 
     def _second_census(self) -> Census:
-        return census.take(self._model, self._checkpoint)
+        return census.take(self.model, self._checkpoint)
 
     def _second_precision(self, facts: Census) -> dict[str, Section]:
         if self._loaded is None:
@@ -81,7 +85,7 @@ class Work:
         return {"precision": precision.section(self._loaded, facts, self.plan)}
 
     def _numerics(self) -> NumericsFacts:
-        return numerics_engine.run(self._model, self._tokenizer, self.plan, self._checkpoint)
+        return numerics_engine.run(self.model, self.tokenizer, self.plan, self._checkpoint)
 
     def _numbers(self, facts: NumericsFacts) -> dict[str, Section]:
         return {"numerics": numerics.section(facts)}

@@ -13,6 +13,7 @@ import pytest
 
 from app.checks.host import CHECKS
 from app.facts.host import CacheFolders, Folder, FolderFacts, HostFacts, MemoryFacts, cache_folders
+from app.facts.job_target import JobTargetFacts
 from app.outcome import Fault, Status
 from app.probes.host import probe_folder, probe_host, write_through
 from app.probes.memory import probe_memory
@@ -31,6 +32,7 @@ def test_a_usable_node_passes_and_nothing_is_left_behind(tmp_path: Path) -> None
     plan = plan_for(report_dir=tmp_path / "deep" / "reports")
     facts = probe_host(plan, environment(tmp_path))
     said = findings(CHECKS, facts, plan)
+    assert said.pop("host.job").status is Status.SKIP
     assert {finding.status for finding in said.values()} == {Status.PASS}
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     assert facts.uid == os.getuid()
@@ -173,6 +175,7 @@ def facts_with(
     report: FolderFacts | None = None,
     caches: tuple[FolderFacts, ...] = (),
     memory: MemoryFacts | None = None,
+    job: JobTargetFacts | None = None,
 ) -> HostFacts:
     good = FolderFacts(Folder("cache", "/x", "X"), free_bytes=100 * GIB, total_bytes=200 * GIB)
     return HostFacts(
@@ -182,6 +185,7 @@ def facts_with(
         report=report or good,
         caches=caches or (good,),
         memory=memory or MemoryFacts(GIB, GIB),
+        job=job,
     )
 
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import jsonschema
@@ -124,3 +130,154 @@ def test_a_report_satisfies_the_committed_schema() -> None:
     schema = json.loads(SCHEMA.read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.Draft202012Validator(schema).validate(json.loads(a_report().model_dump_json()))
+
+
+def root_mounts() -> bool:
+    """Whether this user may mount, in a container of its own at that."""
+    return (
+        os.geteuid() == 0
+        and subprocess.run(
+            ["unshare", "--mount", "true"], capture_output=True, check=False
+        ).returncode
+        == 0
+    )
+
+
+needs_mounts = pytest.mark.skipif(not root_mounts(), reason="only root can mount a volume")
+
+
+def mount(*arguments: str | Path) -> None:
+    subprocess.run(["mount", *map(str, arguments)], check=True)
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Iterator[Path]:
+    """A volume of 64 kB that is there only for one test."""
+    folder = tmp_path / "volume"
+    folder.mkdir()
+    mount("-t", "tmpfs", "-o", "size=64k", "tmpfs", folder)
+    yield folder
+    while os.path.ismount(folder):
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+@needs_mounts
+def test_nothing_is_written_below_the_mount_point_of_a_volume_that_is_gone(volume: Path) -> None:
+    file = ReportFile(volume)
+    file.write(a_report())
+    subprocess.run(["umount", "-l", volume], check=True)
+    with pytest.raises(OSError, match="unmounted or replaced") as raised:
+        file.write(a_report(attempt=2))
+    assert raised.value.errno == errno.ESTALE
+    assert list(volume.iterdir()) == []
+
+
+@needs_mounts
+def test_another_volume_in_the_place_of_ours_gets_no_report(volume: Path) -> None:
+    file = ReportFile(volume)
+    file.write(a_report())
+    mount("-t", "tmpfs", "tmpfs", volume)
+    with pytest.raises(OSError, match="unmounted or replaced"):
+        file.write(a_report(attempt=2))
+    assert list(volume.iterdir()) == []
+
+
+@needs_mounts
+def test_a_volume_that_turns_read_only_is_an_error_and_keeps_the_last_report(volume: Path) -> None:
+    file = ReportFile(volume)
+    file.write(a_report())
+    mount("-o", "remount,ro", volume)
+    with pytest.raises(OSError, match="Read-only"):
+        file.write(a_report(attempt=2))
+    assert json.loads(file.path.read_text())["attempt"] == 1
+
+
+@needs_mounts
+def test_a_volume_that_is_full_is_an_error_and_keeps_the_last_report(volume: Path) -> None:
+    file = ReportFile(volume)
+    file.write(a_report())
+    (volume / "filler").write_bytes(b"x" * 32 * 1024)
+    with pytest.raises(OSError, match="No space"):
+        file.write(a_report(run_id="x" * 64 * 1024))
+    assert json.loads(file.path.read_text())["attempt"] == 1
+    assert sorted(path.name for path in volume.iterdir()) == [REPORT_NAME, "filler"]
+    file.write(a_report(attempt=3))  # room enough again
+
+
+def test_a_folder_that_is_deleted_meanwhile_is_not_made_again(tmp_path: Path) -> None:
+    file = ReportFile(tmp_path / "reports")
+    file.write(a_report())
+    shutil.rmtree(tmp_path / "reports")
+    with pytest.raises(FileNotFoundError, match="reports"):
+        file.write(a_report(attempt=2))
+    (tmp_path / "reports").mkdir()
+    with pytest.raises(OSError, match="another one stands there"):
+        file.write(a_report(attempt=2))
+    assert list((tmp_path / "reports").iterdir()) == []
+
+
+def test_before_the_first_report_a_folder_may_come_and_go(tmp_path: Path) -> None:
+    file = ReportFile(tmp_path / "reports")
+    (tmp_path / "reports").write_text("in the way")
+    with pytest.raises(FileExistsError):
+        file.write(a_report())
+    (tmp_path / "reports").unlink()
+    file.write(a_report())
+    assert file.path.is_file()
+
+
+def test_a_writer_that_takes_over_knows_the_folder_of_the_one_before(tmp_path: Path) -> None:
+    first = ReportFile(tmp_path / "reports")
+    first.write(a_report())
+    second = ReportFile(tmp_path / "reports", known=first.place)
+    second.write(a_report(attempt=2))
+    (tmp_path / "reports").rename(tmp_path / "away")
+    (tmp_path / "reports").mkdir()
+    with pytest.raises(OSError, match="another one stands there"):
+        ReportFile(tmp_path / "reports", known=first.place).write(a_report(attempt=3))
+
+
+def test_the_first_report_tells_nothing_of_what_it_found(tmp_path: Path) -> None:
+    """An earlier boot's report is there at every restart."""
+    assert ReportFile(tmp_path).write(a_report()) == ""
+    assert ReportFile(tmp_path).write(a_report(report_id="b" * 32)) == ""
+
+
+def test_two_boots_in_one_folder_learn_of_each_other(tmp_path: Path) -> None:
+    one, two = ReportFile(tmp_path), ReportFile(tmp_path)
+    one.write(a_report())
+    assert two.write(a_report(report_id="b" * 32)) == ""
+    assert one.write(a_report()) == str(
+        tmp_path / "previous" / f"boot-report.run-1-{'b' * 32}.json"
+    )
+    assert two.write(a_report(report_id="b" * 32)).endswith(f"boot-report.run-1-{'a' * 32}.json")
+    assert one.write(a_report()) != ""
+    assert one.write(a_report()) == ""
+
+
+def test_two_boots_that_write_at_once_lose_no_report(tmp_path: Path) -> None:
+    """Each writes forty states as fast as it can; the last state of each is somewhere."""
+    code = (
+        "import json, sys; from pathlib import Path; from app.report_file import ReportFile\n"
+        "file, report_id = ReportFile(Path(sys.argv[1])), sys.argv[2]\n"
+        "for n in range(40):\n"
+        "    state = {'report_id': report_id, 'n': n}\n"
+        "    file.write_text(json.dumps(state, indent=2), report_id)"
+    )
+    ids = ["a" * 32, "b" * 32, "c" * 32]
+    children = [
+        subprocess.Popen([sys.executable, "-c", code, tmp_path, one], cwd=SCHEMA.parent.parent)
+        for one in ids
+    ]
+    assert [child.wait(timeout=60) for child in children] == [0, 0, 0]
+    found = [tmp_path / REPORT_NAME, *(tmp_path / "previous").iterdir()]
+    states = [json.loads(path.read_text()) for path in found]
+    assert {(state["report_id"], state["n"]) for state in states} >= {(one, 39) for one in ids}
+
+
+def test_a_folder_that_another_boot_keeps_locked_is_written_all_the_same(tmp_path: Path) -> None:
+    other = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    ReportFile(tmp_path).write(a_report())
+    os.close(other)
+    assert (tmp_path / REPORT_NAME).is_file()

@@ -15,8 +15,9 @@ from app.image import Image
 from app.outcome import Fault
 from app.plan import Plan
 from app.profiles import PROFILES
-from app.settings import BootSettings, SettingsError, report_dir_of
+from app.settings import BootSettings, SettingsError, load_settings, report_dir_of
 from app.settings_model import PUBLIC
+from app.stages import STAGES
 from tests.settings_help import CPU, loaded, problem_of
 
 TOKEN = "hf_Zq7Zq7Zq7Zq7Zq7Zq7Zq7Zq7Zq7Zq7Zq7"
@@ -64,6 +65,7 @@ def test_plan_takes_every_field_of_the_request(hardware: str) -> None:
         "BOOT_DOWNLOAD": "never",
         "BOOT_REPORT_DIR": "/reports",
         "BOOT_STEPS": "7",
+        "BOOT_JOB": "jobs.train:main",
     }
     assert loaded(environ).plan() == Plan(
         profile=profile,
@@ -75,6 +77,7 @@ def test_plan_takes_every_field_of_the_request(hardware: str) -> None:
         revision="refs/pr/1",
         download="never",
         steps=7,
+        job="jobs.train:main",
     )
 
 
@@ -226,6 +229,42 @@ def test_another_gpu_than_the_images_is_an_error() -> None:
     assert problem_of({"BOOT_HARDWARE": "a100"}, IMAGE).expected == "one of v100, h100, cpu"
 
 
+@pytest.mark.parametrize("stage", STAGES)
+def test_nothing_that_is_to_run_after_the_pass_is_dropped_silently(stage: str) -> None:
+    """With a job or a command the only normal end is after it."""
+    stop = {**CPU, "BOOT_STOP_AFTER": stage}
+    job = {**stop, "BOOT_JOB": "jobs.train:main"}
+    if stage == "job":
+        assert loaded(job).job == "jobs.train:main"
+        assert load_settings(stop, image=None, secrets_dir=None, command=True).stop_after == "job"
+        return
+    problem = problem_of(job)
+    assert problem.name == "BOOT_STOP_AFTER"
+    assert "BOOT_JOB" in problem.expected
+    with pytest.raises(SettingsError) as caught:
+        load_settings(stop, image=None, secrets_dir=None, command=True)
+    (problem,) = caught.value.problems
+    assert problem.name == "BOOT_STOP_AFTER"
+    assert "--" in problem.expected
+
+
+def test_a_job_and_a_command_are_one_too_many() -> None:
+    environ = {**CPU, "BOOT_JOB": "jobs.train:main"}
+    with pytest.raises(SettingsError) as caught:
+        load_settings(environ, image=None, secrets_dir=None, command=True)
+    (problem,) = caught.value.problems
+    assert problem.name == "BOOT_JOB"
+    assert problem.finding.fault is Fault.CONFIG
+    load_settings(CPU, image=None, secrets_dir=None, command=True)
+
+
+def test_a_wrong_stage_beside_a_command_is_said_once() -> None:
+    environ = {**CPU, "BOOT_STOP_AFTER": "loading"}
+    with pytest.raises(SettingsError) as caught:
+        load_settings(environ, image=None, secrets_dir=None, command=True)
+    assert [problem.name for problem in caught.value.problems] == ["BOOT_STOP_AFTER"]
+
+
 def test_report_folder_is_found_among_wrong_settings() -> None:
     assert report_dir_of({"BOOT_REPORT_DIR": "/r", "BOOT_LORA_R": "0"}) == Path("/r")
     for environ in ({}, {"BOOT_REPORT_DIR": ""}, {"BOOT_REPORT_DIR": "a\0"}):
@@ -239,4 +278,6 @@ def test_every_field_is_public_or_secret() -> None:
     assert loaded(CPU).public()["hf_token"] == "unset"
     assert public["report_dir"] == "reports"
     assert public["lora_dropout"] == 0.05
+    assert public["load_timeout_s"] == 1800
+    assert public["termination_log"] is None
     assert public["revision"] is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.settings_names import is_service_variable, nearest, unknown_names
+from app.settings_names import HANDED_OVER, is_service_variable, nearest, unknown_names
 from tests.settings_help import VARIABLES
 
 
@@ -20,6 +20,14 @@ from tests.settings_help import VARIABLES
         ("boot_hardware", "BOOT_HARDWARE"),
         ("Boot_Lora_R", "BOOT_LORA_R"),
         ("BOOT_REPORT_PORT", "BOOT_REPORT_DIR"),
+        ("BOOT_JOBS", "BOOT_JOB"),
+        ("BOOT_CHECKPIONT_TIMEOUT_S", "BOOT_CHECKPOINT_TIMEOUT_S"),
+        ("BOOT_LOADING_TIMEOUT_S", "BOOT_LOAD_TIMEOUT_S"),
+        ("BOOT_GPU_TIMEOUT", "BOOT_GPU_TIMEOUT_S"),
+        ("boot_gpu_timeout_seconds", "BOOT_GPU_TIMEOUT_S"),
+        ("BOOT_TIMEOUT", "BOOT_TOTAL_TIMEOUT_S"),
+        ("BOOT_TIMEOUT_S", "BOOT_TOTAL_TIMEOUT_S"),
+        ("BOOT_GRACE", "BOOT_GRACE_S"),
     ],
 )
 def test_a_misspelling_is_an_error_with_a_suggestion(wrong: str, meant: str) -> None:
@@ -32,6 +40,23 @@ def test_a_name_far_from_all_is_an_error_without_one() -> None:
     (problem,) = unknown_names({"BOOT_ZZZ": ""}, VARIABLES)
     assert "--help" in problem.suggestion
     assert nearest("BOOT_ZZZ", VARIABLES) is None
+
+
+def test_the_settings_have_no_deadline_and_no_other_is_suggested() -> None:
+    (problem,) = unknown_names({"BOOT_SETTINGS_TIMEOUT_S": "1"}, VARIABLES)
+    assert "--help" in problem.suggestion
+
+
+def test_what_a_boot_hands_over_is_no_typo_in_the_boot_that_is_started_with_it() -> None:
+    assert not unknown_names(dict.fromkeys(HANDED_OVER, "x"), VARIABLES)
+    assert not set(HANDED_OVER) & set(VARIABLES)
+
+
+@pytest.mark.parametrize("name", HANDED_OVER)
+def test_one_of_them_alone_was_set_by_a_person_and_would_do_nothing(name: str) -> None:
+    (problem,) = unknown_names({name: "/models/mine"}, VARIABLES)
+    assert problem.name == name
+    assert problem.suggestion.startswith("unset it: ")
 
 
 def test_lower_case_names_of_others_are_none_of_ours() -> None:

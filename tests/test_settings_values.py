@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
@@ -58,6 +60,7 @@ def test_numbers_in_the_usual_forms_pass(value: str, is_: float) -> None:
         ("BOOT_LORA_ALPHA", 1, 65504),
         ("BOOT_LORA_RANDOM_STATE", 0, 2**32 - 1),
         ("BOOT_STEPS", 1, 1000),
+        ("BOOT_ATTEMPT", 1, 10**6),
     ],
 )
 def test_bounds_belong_to_the_range(variable: str, low: int, high: int) -> None:
@@ -81,6 +84,22 @@ def test_bounds_belong_to_the_range(variable: str, low: int, high: int) -> None:
         ("BOOT_REPORT_DIR", "reports\n"),
         ("BOOT_REPORT_DIR", "a\0b"),
         ("BOOT_REPORT_DIR", "a" * 4096),
+        ("BOOT_TERMINATION_LOG", "~/log"),
+        ("BOOT_TERMINATION_LOG", "/dev/"),
+        ("BOOT_METRICS_FILE", "."),
+        ("BOOT_METRICS_FILE", "/metrics/.."),
+        ("BOOT_METRICS_FILE", "boot.prom "),
+        ("BOOT_JOB", "train"),
+        ("BOOT_JOB", "train:"),
+        ("BOOT_JOB", ":main"),
+        ("BOOT_JOB", "train.py:main()"),
+        ("BOOT_JOB", "jobs/train.py:main"),
+        ("BOOT_JOB", ".train:main"),
+        ("BOOT_JOB", "train:Trainer.fit"),
+        ("BOOT_JOB", "jobs.2024:main"),
+        ("BOOT_JOB", "jobs.import:main"),
+        ("BOOT_JOB", "jobs:main\n"),
+        ("BOOT_JOB", "j\N{LATIN SMALL LETTER O WITH DIAERESIS}bs:main"),
         ("BOOT_RUN_ID", "../../etc"),
         ("BOOT_RUN_ID", "-rf"),
         ("BOOT_STOP_AFTER", "loading"),
@@ -102,6 +121,21 @@ def test_a_list_of_words_is_the_list_in_the_code() -> None:
     for stage in STAGES:
         assert loaded({**CPU, "BOOT_STOP_AFTER": stage}).stop_after == stage
     assert rule_of("hardware").choices == tuple(PROFILES)
+
+
+@pytest.mark.parametrize("target", ["train:main", "a.b.c:_run_2", "TRAIN:Main", "train.py:main"])
+def test_a_job_is_a_function_of_a_module(target: str) -> None:
+    """The last is a module `py` in a package `train`, and looking for it tells."""
+    assert loaded({**CPU, "BOOT_JOB": target}).plan().job == target
+
+
+def test_a_job_that_is_no_target_is_told_the_form() -> None:
+    assert "jobs.train:main" in problem_of({**CPU, "BOOT_JOB": "train.main"}).suggestion
+
+
+def test_files_are_paths() -> None:
+    settings = loaded({**CPU, "BOOT_METRICS_FILE": "m/boot.prom", "BOOT_TERMINATION_LOG": "/t"})
+    assert (settings.metrics_file, settings.termination_log) == (Path("m/boot.prom"), Path("/t"))
 
 
 def test_something_must_be_left_to_train() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
 from app.exits import ACTIONS
+from app.settings_deadlines import TIMED_STAGES, field_of
 from app.settings_inherited import REFUSED
 from app.settings_model import BootSettings, variable_of
+from app.settings_names import HANDED_OVER
 from app.usage import WIDTH, settings_table_markdown, usage_text
+
+FAMILY = {field_of(stage): stage for stage in TIMED_STAGES}
 
 
 def test_help_has_every_variable_with_its_rule_default_and_meaning() -> None:
@@ -17,11 +22,27 @@ def test_help_has_every_variable_with_its_rule_default_and_meaning() -> None:
         assert info.description
         assert info.description[0].isupper()
         assert info.description.endswith(".")
-        assert f"{variable_of(field)} default: " in text
-        assert info.description in text
+        if field not in FAMILY:
+            assert f"{variable_of(field)} default: " in text
+            assert info.description in text
     assert "BOOT_LORA_DROPOUT default: 0.05 Must be a number from 0 to below 1. Share" in text
     assert "BOOT_FINETUNE_VISION_LAYERS default: false Must be true or false" in text
     assert "BOOT_STOP_AFTER default: unset Must be one of settings, host," in text
+
+
+def test_help_has_one_paragraph_for_the_deadlines_of_all_stages() -> None:
+    text = " ".join(usage_text().split())
+    paragraph = text[text.index("BOOT_<STAGE>_TIMEOUT_S") : text.index("BOOT_TOTAL_TIMEOUT_S")]
+    for field, stage in FAMILY.items():
+        default = BootSettings.model_fields[field].default
+        assert f"{stage} {default:g}" in paragraph
+        assert variable_of(field) == f"BOOT_{stage.upper()}_TIMEOUT_S"
+
+
+def test_help_says_what_follows_a_pass() -> None:
+    head = usage_text().partition("Settings:")[0]
+    for name in ("BOOT_JOB", "-- command", *HANDED_OVER):
+        assert name in head
 
 
 def test_help_has_every_exit_code() -> None:
@@ -47,10 +68,10 @@ def test_help_fits_the_screen() -> None:
 
 def test_table_has_one_row_of_four_cells_for_each_setting() -> None:
     rows = settings_table_markdown().splitlines()
-    assert len(rows) == len(BootSettings.model_fields) + 2
+    assert len(rows) == len(BootSettings.model_fields) - len(FAMILY) + 1 + 2
     for row in rows:
         assert row.count("|") == 5
-        assert "<" not in row  # would be swallowed as HTML
+        assert "<" not in re.sub(r"`[^`]*`", "", row)  # would be swallowed as HTML
 
 
 def test_settings_load_neither_torch_nor_the_hub() -> None:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from app import blame
+from app.engine import device
 from app.errors import BootError, causes
-from app.facts import disk
 from app.outcome import Fault
-from app.profiles import GIB, Profile
+from app.profiles import Profile
 
 
 def typed(error: Exception, info: Any, profile: Profile) -> BootError | None:
@@ -17,28 +18,16 @@ def typed(error: Exception, info: Any, profile: Profile) -> BootError | None:
 
     `info` is transformers' LoadStateDictInfo, None where the load did not come that far.
     """
-    import torch
     from safetensors import SafetensorError
 
+    known = next((cause for cause in causes(error) if isinstance(cause, BootError)), None)
+    known = known or device.out_of_memory(error, least_bytes=profile.min_memory_bytes)
+    if known is not None:
+        return known
+    found = blame.blamed(error)
+    if found is not None:
+        return BootError.of(found)
     for cause in causes(error):
-        if isinstance(cause, BootError):
-            return cause
-        if isinstance(cause, torch.OutOfMemoryError):
-            return _out_of_memory(cause, profile)
-        if isinstance(cause, MemoryError):
-            return _failure(
-                "out of host memory while loading",
-                cause,
-                Fault.HARDWARE_MISMATCH,
-                "raise the memory limit of the container",
-            )
-        if isinstance(cause, OSError) and disk.fault_of(cause.errno) is Fault.READ_ERROR:
-            return _failure(
-                "the weights could not be read",
-                cause,
-                Fault.READ_ERROR,
-                "check the disk or mount that holds the model; another node may read it",
-            )
         if isinstance(cause, SafetensorError):
             return _failure(
                 "a weight file is not readable as safetensors",
@@ -154,23 +143,4 @@ def _failure(reason: str, error: BaseException, fault: Fault, next_step: str) ->
         actual=f"{type(error).__name__}: {text}",
         source="the class of the exception, transformers' loading info",
         next_step=next_step,
-    )
-
-
-def _out_of_memory(error: BaseException, profile: Profile) -> BootError:
-    """Too little memory in all, or memory that somebody else holds: only the latter passes."""
-    import torch
-
-    free, total = torch.cuda.mem_get_info()
-    others = total - free - torch.cuda.memory_reserved()
-    # A context of our own and the driver's share stay below 1 GiB on both cards.
-    if others > GIB and total >= profile.min_memory_bytes:
-        reason = f"out of device memory: others hold {others / GIB:.1f} of {total / GIB:.1f} GiB"
-        return _failure(reason, error, Fault.TEMPORARY, "wait for the device, or take another")
-    reason = f"out of device memory: {total / GIB:.1f} GiB are too few for this model"
-    return _failure(
-        reason,
-        error,
-        Fault.HARDWARE_MISMATCH,
-        "use a card with more memory, or a smaller model or load_in_4bit",
     )

@@ -1,4 +1,4 @@
-"""Facts of the node and the account, and where the caches lie. Standard library only.
+"""Facts of the node, the account and the job, and where the caches lie. Standard library only.
 
 `cache_folders` is the one place that decides a cache's path: the host stage probes those paths,
 the cache stage downloads into them, and the engine pins them before any heavy import.
@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from app.facts.job_target import JobTargetFacts
 from app.profiles import GIB, Profile
 
 
@@ -159,7 +160,7 @@ class MemoryFacts:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """The node and the account."""
+    """The node and the account, and the job's target as its files show it, where one is asked."""
 
     hostname: str
     uid: int
@@ -167,3 +168,4 @@ class HostFacts:
     report: FolderFacts
     caches: tuple[FolderFacts, ...]
     memory: MemoryFacts = MemoryFacts()
+    job: JobTargetFacts | None = None

@@ -1,4 +1,4 @@
-"""Gathers the facts of the node: who runs here, what can be written, how much memory there is."""
+"""Gathers the facts of the node: who runs here, what can be written, what is asked to run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from app.facts.host import Folder, FolderFacts, HostFacts, cache_folders
+from app.facts.job_target import JobTargetFacts, search_path
 from app.facts.words import is_utf8, one_line
 from app.plan import Plan
+from app.probes.job_target import look
 from app.probes.memory import probe_memory
 
 
@@ -26,7 +28,19 @@ def probe_host(plan: Plan, environ: Mapping[str, str]) -> HostFacts:
         report=probe_folder(report),
         caches=tuple(probe_folder(folder) for folder in folders.all()),
         memory=probe_memory(Path("/proc")),
+        job=_job(plan, environ),
     )
+
+
+def _job(plan: Plan, environ: Mapping[str, str]) -> JobTargetFacts | None:
+    """The job's target as the worker will look for it, whose working folder is ours."""
+    if plan.job is None:
+        return None
+    try:
+        cwd: str | None = str(Path.cwd())
+    except OSError:
+        cwd = None  # it was removed under us
+    return look(plan.job, search_path(environ, cwd))
 
 
 def probe_folder(folder: Folder) -> FolderFacts:

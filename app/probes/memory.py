@@ -1,4 +1,7 @@
-"""Reads how much memory this process can have: the machine's, less what control groups forbid."""
+"""Reads how much memory this process can have: the machine's, less what control groups forbid.
+
+And what the kernel did about it: the most that was used, and whom it killed.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.facts.host import MemoryFacts
+from app.facts.process import OomFacts
 
 # Version 1 writes "no limit" as the largest page-aligned 63-bit number; nothing real comes near.
 _UNLIMITED = 1 << 60
@@ -18,10 +22,17 @@ class _Files:
 
     limit: str
     usage: str
+    peak: str  # page cache included; version 2 has it since Linux 5.19
+    events: str  # has a line `oom_kill N`; version 1 since Linux 4.13
 
 
-_V1 = _Files("memory.limit_in_bytes", "memory.usage_in_bytes")
-_V2 = _Files("memory.max", "memory.current")
+_V1 = _Files(
+    "memory.limit_in_bytes",
+    "memory.usage_in_bytes",
+    "memory.max_usage_in_bytes",
+    "memory.oom_control",
+)
+_V2 = _Files("memory.max", "memory.current", "memory.peak", "memory.events")
 
 
 def probe_memory(proc: Path) -> MemoryFacts:
@@ -33,10 +44,7 @@ def probe_memory(proc: Path) -> MemoryFacts:
     available = machine.get("MemAvailable")
     limit: int | None = None
     limited_by = ""
-    for folder, files in _groups(proc):
-        found = _number(folder / files.limit)
-        if found is None or found >= _UNLIMITED:
-            continue
+    for folder, files, found in _limits(proc):
         if limit is None or found < limit:
             limit, limited_by = found, str(folder / files.limit)
         usage = _number(folder / files.usage)
@@ -45,6 +53,34 @@ def probe_memory(proc: Path) -> MemoryFacts:
             left = max(0, found - usage + _reclaimable(folder / "memory.stat"))
             available = left if available is None else min(available, left)
     return MemoryFacts(machine.get("MemTotal"), available, limit, limited_by)
+
+
+def oom_facts(proc: Path = Path("/proc")) -> OomFacts:
+    """The kernel's account of memory in our control group, and of the machine's.
+
+    Kills are counted where the killed process was, so our own group tells, whatever limit it died
+    of. The peak is that of the group whose limit is the smallest, for it is the one that was hit.
+    """
+    events = (_value(folder / files.events, "oom_kill") for folder, files in _groups(proc))
+    tightest = min(_limits(proc), key=lambda each: each[2], default=None)
+    peaks = [_number(folder / files.peak) for folder, files in _groups(proc)]
+    if tightest is not None:
+        peaks.insert(0, _number(tightest[0] / tightest[1].peak))
+    return OomFacts(
+        kills=next((count for count in events if count is not None), None),
+        machine_kills=_value(proc / "vmstat", "oom_kill"),
+        peak_bytes=next((peak for peak in peaks if peak is not None), None),
+        limit_bytes=tightest[2] if tightest else None,
+        limited_by=str(tightest[0] / tightest[1].limit) if tightest else "",
+    )
+
+
+def _limits(proc: Path) -> Iterator[tuple[Path, _Files, int]]:
+    """The groups that limit, each with its limit in bytes."""
+    for folder, files in _groups(proc):
+        found = _number(folder / files.limit)
+        if found is not None and found < _UNLIMITED:
+            yield folder, files, found
 
 
 def _groups(proc: Path) -> Iterator[tuple[Path, _Files]]:
@@ -105,9 +141,16 @@ def _meminfo(path: Path) -> dict[str, int]:
 
 
 def _reclaimable(stat: Path) -> int:
-    values = dict(line.split(maxsplit=1) for line in _text(stat).splitlines() if " " in line)
-    number = values.get("total_inactive_file", values.get("inactive_file", "0")).strip()
-    return int(number) if number.isdigit() else 0
+    return _value(stat, "total_inactive_file") or _value(stat, "inactive_file") or 0
+
+
+def _value(path: Path, name: str) -> int | None:
+    """The number after a name in a file of `name number` lines; None where there is none."""
+    for line in _text(path).splitlines():
+        key, _, value = line.partition(" ")
+        if key == name and value.strip().isdigit():
+            return int(value)
+    return None
 
 
 def _number(path: Path) -> int | None:

@@ -1,0 +1,245 @@
+"""Everything of a boot after its settings: preflight beside the worker's imports, guard, job."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from app import deaths, lateness
+from app.child import Child, kill_group
+from app.deadlines import Deadlines
+from app.events import (
+    CheckEnded,
+    Ended,
+    Event,
+    Order,
+    PlanKnown,
+    SectionKnown,
+    StageFinished,
+    StageStarted,
+    Turns,
+)
+from app.facts.process import Death, OomFacts
+from app.heartbeat import Heartbeat, told
+from app.job_path import search_path
+from app.journal import Journal
+from app.plan import Plan
+from app.probes.gpu_use import GpuUse
+from app.probes.memory import oom_facts
+from app.probes.process import sample, waits
+from app.report import Report
+from app.settings import BootSettings
+from app.signals import Signals
+from app.spawn import fork_preflight, spawn_worker
+from app.stages import SUPERVISOR_STAGES, WORKER_STAGES
+from app.watch import ChildDied, DeadlineOver, Watch
+
+_PREFLIGHT_STAGES = SUPERVISOR_STAGES[1:]  # without the settings, which come before any child
+_LOG_EVERY_S = 30.0
+_NO_RANKS = "one process, so there are no ranks to compare"
+_COMMAND = "the command after -- follows in the place of this process"
+_NO_JOB = "no job was asked for (BOOT_JOB): the boot ends with its verdict"
+_SECTION: dict[str, TypeAdapter[Any]] = {}
+
+
+class Guard:
+    """One boot. `end` must be called, whatever else happens."""
+
+    def __init__(
+        self,
+        settings: BootSettings,
+        environ: Mapping[str, str],
+        journal: Journal,
+        signals: Signals,
+        *,
+        command: bool,
+    ) -> None:
+        self._command = command
+        self._settings, self._environ = settings, environ
+        self._journal, self._signals = journal, signals
+        self._stop = settings.stop_after
+        self.plan: Plan = settings.plan()
+        self._deadlines = Deadlines(settings.limits())
+        self._grace = settings.limits().grace
+        self._gpu: GpuUse | None = None
+        self._heart = Heartbeat(sample, self._gpu_use)
+        self._watch = Watch(signals, self._beat, self._told)
+        self._children: list[Child] = []
+        self._memory: OomFacts = oom_facts()
+        self._next_line = 0.0
+
+    def run(self) -> None:
+        """All stages that are asked for, as far as they pass."""
+        worker = None
+        if self._stop not in SUPERVISOR_STAGES:
+            worker = self._start(spawn_worker(self._environ, self._journal.worker_said))
+            worker.order(Order(kind="prepare", plan=self.plan))
+        self._run_preflight()
+        if worker is None or not self._journal.all_passed(_PREFLIGHT_STAGES):
+            return
+        if self.plan.profile.needs_gpu:
+            self._gpu = GpuUse(self._environ)
+        # From here on the boot waits for the worker's imports, so here its first stage begins.
+        self._begin(WORKER_STAGES[0], worker)
+        self._journal.say("importing torch and Unsloth (10 s, or a minute the first time)")
+        worker.order(Order(kind="go", plan=self.plan, stop_after=self._stop))
+        self._listen(worker, Turns(WORKER_STAGES, self._stop))
+        if self._journal.all_passed(WORKER_STAGES) and self._stop not in WORKER_STAGES:
+            self._after(worker)
+
+    def end(self) -> None:
+        """End and reap every child. Bounded: one that hangs in the kernel is left there."""
+        for child in self._children:
+            kill_group(child)
+        self._watch.reaped(self._children)
+        for child in self._children:
+            child.close()
+        if self._gpu is not None:
+            self._gpu.end()
+
+    def _after(self, worker: Child) -> None:
+        """What comes after the guard."""
+        self._journal.skip("collective", _NO_RANKS)
+        if self._stop == "collective":
+            return
+        if self.plan.job is None:
+            self._journal.skip("job", _COMMAND if self._command else _NO_JOB)
+        else:
+            self._run_job(worker)
+
+    def _run_job(self, worker: Child) -> None:
+        """Deadlines end with the guard, and signals are the job's from here on."""
+        self._begin("job", worker)
+        self._deadlines.begin_job()
+        self._signals.forward = worker.signal
+        report = self._journal.as_it_stands()
+        path = search_path(self._environ, Path.cwd())
+        worker.order(Order(kind="job", plan=self.plan, report=report, job_path=tuple(path)))
+        self._listen(worker, Turns(("job",)))
+        if self._signals.received:
+            # No status 0 after a request to end, whatever the job made of it.
+            self._journal.forwarded(self._signals.received)
+
+    def _start(self, child: Child) -> Child:
+        self._children.append(child)
+        self._watch.add(child)
+        return child
+
+    def _run_preflight(self) -> None:
+        from app import preflight  # here, so that the child finds it loaded only if it must
+
+        child = self._start(
+            fork_preflight(
+                lambda pipe: preflight.run(self._settings, self._environ, self._stop, pipe),
+                self._journal.say,
+            )
+        )
+        # Its first stage begins with it: whatever keeps it from saying so counts too.
+        self._begin(_PREFLIGHT_STAGES[0], child)
+        self._listen(child, Turns(_PREFLIGHT_STAGES, self._stop))
+
+    def _listen(self, child: Child, turns: Turns) -> None:
+        """Note all that it says; its death and its lateness are findings too."""
+        try:
+            for event in self._watch.events(child, turns, self._deadlines):
+                self._note(event, child)
+        except ChildDied as death:
+            self._died(child, death.protocol)
+        except DeadlineOver:
+            self._late(child)
+
+    def _note(self, event: Event, child: Child) -> None:
+        journal = self._journal
+        match event:
+            case StageStarted():
+                if event.name != journal.current:
+                    self._begin(event.name, child)
+            case CheckEnded():
+                journal.check(event.record)
+            case SectionKnown():
+                self._section(event)
+            case PlanKnown():
+                self.plan = event.plan
+            case StageFinished():
+                journal.stage_finished(event.name, event.status, event.finding)
+            case Ended():
+                if child.who == "worker":
+                    journal.memory(worker_peak_bytes=event.peak_bytes)
+
+    def _section(self, event: SectionKnown) -> None:
+        """Validate it against the report's field of that name."""
+        if event.name not in _SECTION:
+            _SECTION[event.name] = TypeAdapter(Report.model_fields[event.name].rebuild_annotation())
+        try:
+            value = _SECTION[event.name].validate_python(event.data)
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False)[0]["msg"]
+            raise ChildDied(f"section {event.name} is none: {first}") from error
+        self._journal.section(event.name, value)
+
+    def _begin(self, stage: str, child: Child) -> None:
+        self._journal.stage_started(stage)
+        self._deadlines.begin(stage)
+        self._heart.begin(child.pid)
+        self._next_line = time.monotonic() + _LOG_EVERY_S
+
+    def _beat(self, child: Child) -> None:
+        activity = self._heart.beat(child.pid)
+        self._journal.activity(activity)
+        if time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + _LOG_EVERY_S
+            self._journal.say(told(activity, self._journal.stage_seconds()))
+
+    def _told(self, name: str) -> None:
+        self._journal.say(f"{name} received: only a job is told, and none runs yet")
+
+    def _gpu_use(self) -> tuple[int | None, int | None]:
+        found = self._gpu.latest() if self._gpu is not None else None
+        return (None, None) if found is None else found[:2]
+
+    def _died(self, child: Child, protocol: str) -> None:
+        where = self._journal.current
+        self._watch.end(child, 0)
+        self._watch.drain(child)
+        after = oom_facts()
+        death = Death(
+            who=child.who,
+            signal=None if protocol else child.killed_by,
+            exit_code=None if protocol else child.exit_code,
+            protocol=protocol,
+            on_device=self._on_device(child),
+            before=self._memory,
+            after=after,
+            rss_peak_bytes=self._heart.peak_bytes,
+            trace=child.trace(),
+            output=child.last_lines(),
+        )
+        self._note_memory(after)
+        self._journal.crashed(deaths.judge(death), deaths.crash_of(death, where))
+
+    def _on_device(self, child: Child) -> bool:
+        """Whether the GPU may be to blame: its own probe, or a worker that was told to go."""
+        uses = child.who == "worker" or self._journal.current == "gpu"
+        return uses and self.plan.profile.needs_gpu
+
+    def _late(self, child: Child) -> None:
+        """Where it stands, while it still stands there; then its end."""
+        where, limit = self._journal.current, self._deadlines.named()
+        self._journal.say(f"{limit} s are over: asking the {child.who} where it is, then ending it")
+        kernel = waits(child.pid)
+        activity = self._heart.beat(child.pid)
+        self._journal.activity(activity)
+        stacks = self._watch.stacks(child)
+        gone = self._watch.end(child, min(1.0, self._grace / 2))
+        crash = lateness.crash_of(where, limit, stacks, kernel, child.last_lines())
+        self._note_memory(oom_facts())
+        self._journal.crashed(lateness.judge(where, limit, activity, crash, gone=gone), crash)
+
+    def _note_memory(self, found: OomFacts) -> None:
+        before = self._memory.kills
+        kills = None if found.kills is None or before is None else found.kills - before
+        self._journal.memory(cgroup_peak_bytes=found.peak_bytes, oom_kills=kills)

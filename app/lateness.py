@@ -1,0 +1,71 @@
+"""What a missed deadline amounts to: which stage, where it stood, slow or stuck. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from app.outcome import Fault, Finding, unread
+from app.report import Activity, Crash
+
+# The driver's own stage: what hangs there hangs in the driver, so the node is unfit.
+_DRIVER_STAGE = "gpu"
+_STUCK_S = 10.0  # a wait of the network or a disk; longer without a byte is no progress
+_FRAME = re.compile(r'\s*File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<name>.*)')
+
+
+def judge(
+    where: str,
+    limit: str,
+    activity: Activity | None,
+    crash: Crash,
+    *,
+    gone: bool,
+) -> Finding:
+    """The finding for the stage that was running; `gone` is False where KILL did not end it."""
+    frame = innermost(crash.traceback)
+    at = f" in {frame}" if frame else ""
+    idle = activity.idle_s if activity else 0.0
+    manner = f"stuck{at}, nothing moved for {idle:.0f} s" if idle >= _STUCK_S else f"still{at}"
+    parts = [f"{where} took longer than {limit} s: {manner}"]
+    if not gone:
+        parts.append("and not even KILL ends it: it waits inside the kernel")
+    hung = where == _DRIVER_STAGE or not gone
+    return unread(
+        " ".join(parts),
+        next_step="take another node, and look at this one's kernel log"
+        if hung
+        else f"read `crash` in the report; raise {limit.partition('=')[0]} if it was only slow, "
+        "else try again",
+        fault=Fault.NODE_UNFIT if hung else Fault.TEMPORARY,
+    )
+
+
+def crash_of(
+    where: str, limit: str, stacks: Sequence[str], kernel: Sequence[str], output: Sequence[str]
+) -> Crash:
+    """The evidence: Python stacks, kernel waits, last words."""
+    return Crash(
+        where=where,
+        kind="deadline",
+        text=f"{limit} s are over",
+        traceback=list(stacks),
+        kernel=list(kernel),
+        output=list(output),
+    )
+
+
+def innermost(stacks: Sequence[str]) -> str:
+    """File, line and function of the main thread's innermost frame; empty where none was written.
+
+    faulthandler writes the main thread last, and each thread's innermost call first.
+    """
+    found = ""
+    first = False
+    for line in stacks:
+        if "(most recent call first)" in line:
+            first = True
+        elif first and (frame := _FRAME.match(line)):
+            short = "/".join(frame["file"].split("/")[-2:])
+            found, first = f"{short}:{frame['line']} {frame['name']}", False
+    return found

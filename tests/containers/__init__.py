@@ -1,0 +1,16 @@
+"""Boots in real containers, by the Docker engine of this machine; `tests/test_containers*.py`.
+
+No image with torch is built: the repository, its virtual environment and the interpreter are
+mounted read-only, at the paths that they have here, into a small stand-in for the CUDA base image.
+A container has no network, a tmpfs as /tmp, and a writable folder for reports, which the test
+watches from outside.
+
+How to run them, as root on a Debian machine (x86-64), once:
+
+    apt-get update && apt-get install -y --no-install-recommends docker.io iptables debootstrap
+    (dockerd >/var/log/dockerd.log 2>&1 &)      # wait until `docker info` answers
+    .venv/bin/python -m tests.containers        # makes the stand-in: a minute, 560 MB
+
+and then `make test ARGS="-k containers"`. Where no engine answers or the stand-in is missing, the
+tests are skipped and say so.
+"""
