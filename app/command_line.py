@@ -31,43 +31,28 @@ _FIRST_LINE_BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """What was asked for on the command line.
+    """What was asked for: `command` is empty where none was given, `problems` are failed checks."""
 
-    `command` is empty where none was given; `program` is the file that it starts, None where there
-    is no such. `problems` are failed checks by name.
-    """
-
-    help: bool = False
     command: tuple[str, ...] = ()
-    program: str | None = None
     problems: tuple[tuple[str, Finding], ...] = ()
-
-
-def asks_help(arguments: Sequence[str]) -> bool:
-    """Whether `--help` stands before a command; then nothing else counts."""
-    return not _HELP.isdisjoint(_split(arguments)[0])
 
 
 def parse(arguments: Sequence[str], environ: Mapping[str, str]) -> CommandLine:
     """Judge the arguments; a command's program is looked up on the environment's PATH.
 
-    A shell answers 127 or 126 for a program that cannot be started, after an hour of loading; here
-    it is known at once.
+    A shell answers 127 or 126 for a program that cannot be started; after an hour of loading that
+    would be late, here it is known at once. `--help` alone is the entry point's, and beside other
+    arguments it is those that are wrong.
     """
     ours, command = _split(arguments)
     findings = [_unknown(argument) for argument in ours if argument not in _HELP]
-    program = None
+    if ours and not findings:
+        findings.append(_help_beside())
     if command is not None:
-        found = _program(command[0], environ) if command else _no_command()
-        if isinstance(found, Finding):
-            findings.append(found)
-        else:
-            program = found
+        trouble = _trouble(command[0], environ) if command else _no_command()
+        findings += [trouble] if trouble is not None else []
     return CommandLine(
-        help=asks_help(arguments),
-        command=tuple(command or ()),
-        program=program,
-        problems=tuple((CHECK, finding) for finding in findings),
+        command=tuple(command or ()), problems=tuple((CHECK, one) for one in findings)
     )
 
 
@@ -92,6 +77,16 @@ def _unknown(argument: str) -> Finding:
     )
 
 
+def _help_beside() -> Finding:
+    return failed(
+        "--help stands beside something else",
+        expected="--help alone, first",
+        actual="--help and a command",
+        next_step="leave one of the two away",
+        fault=Fault.USAGE,
+    )
+
+
 def _no_command() -> Finding:
     return failed(
         "no command after --",
@@ -102,8 +97,8 @@ def _no_command() -> Finding:
     )
 
 
-def _program(name: str, environ: Mapping[str, str]) -> str | Finding:
-    """The file that the command starts, or why there is none."""
+def _trouble(name: str, environ: Mapping[str, str]) -> Finding | None:
+    """Why the command cannot be started; None where it can."""
     search = environ.get("PATH", os.defpath)
     try:
         program = shutil.which(name, path=search)
@@ -113,7 +108,7 @@ def _program(name: str, environ: Mapping[str, str]) -> str | Finding:
     if program is None:
         return _cannot_start(name, "not executable" if present else _where(name))
     trouble = _interpreter_trouble(program)
-    return _cannot_start(name, trouble) if trouble else program
+    return _cannot_start(name, trouble) if trouble else None
 
 
 def _where(name: str) -> str:

@@ -100,18 +100,19 @@ def _killed(death: Death) -> Finding:
 
 def _no_memory(death: Death, what: str, counts: str) -> Finding:
     after = death.after
+    held = f"{gib(death.rss_peak_bytes)} resident at most" if death.rss_peak_bytes else ""
     used = f"peak {gib(after.peak_bytes)} of limit {gib(after.limit_bytes)}"
     if after.limit_bytes is None:
-        used = f"no limit on our group, {gib(death.rss_peak_bytes or None)} resident at most"
+        used = "no limit on our group"
     step = "raise the memory limit (Kubernetes: resources.limits.memory; Slurm: --mem)"
     if _near_limit(death) is not True:
         step = "take a node with more free memory, or have the scheduler reserve what this needs"
     return _found(
         death,
         Fault.HARDWARE_MISMATCH,
-        f"the {death.who} was {what}: {used}",
+        f"the {death.who} was {what}: {', '.join(filter(None, (used, held)))}",
         step,
-        actual=f"{counts}; {used}; {gib(death.rss_peak_bytes or None)} resident at most",
+        actual=counts,
         source=", ".join(
             filter(None, (after.limited_by, "memory.events or memory.oom_control", "/proc/vmstat"))
         ),
@@ -215,7 +216,7 @@ def _shown(death: Death) -> str:
 
 def _at(death: Death) -> str:
     frame = traces.innermost(death.trace)
-    return f" in {frame}" if frame else ""
+    return f" in {one_line(frame, 300)}" if frame else ""
 
 
 def _rise(death: Death, count: Callable[..., int | None]) -> int | None:

@@ -66,7 +66,8 @@ class FileWriter:
         theirs.close()
         ours.settimeout(0)
         self._socket = ours
-        self._out = self._in = b""
+        self._out = bytearray()
+        self._in = b""
 
     @property
     def alive(self) -> bool:
@@ -149,7 +150,7 @@ class FileWriter:
         while self._out:
             self._wait(select.POLLOUT, end)
             with contextlib.suppress(BlockingIOError):
-                self._out = self._out[self._socket.send(self._out[:_CHUNK]) :]
+                del self._out[: self._socket.send(self._out[:_CHUNK])]
         while True:
             line, found, rest = self._in.partition(b"\n")
             if found:
@@ -215,13 +216,18 @@ def _serve(channel: socket.socket, report: ReportFile, parent: int) -> None:
     """Answer orders until the other end is closed. An order that came in whole is carried out."""
     gate = select.poll()
     gate.register(channel, select.POLLIN)
-    data = b""
+    data = bytearray()
+    order: dict[str, Any] = {}
     while True:
-        head, found, rest = data.partition(b"\n")
-        order = json.loads(head) if found else {}
-        if found and len(rest) >= order["size"]:
-            payload, data = rest[: order["size"]].decode("utf-8"), rest[order["size"] :]
+        if not order and b"\n" in data:
+            size = data.index(b"\n")
+            order = json.loads(data[:size])
+            del data[: size + 1]
+        if order and len(data) >= order["size"]:
+            payload = data[: order["size"]].decode("utf-8")
+            del data[: order["size"]]
             answer = {"n": order["n"], **_carry_out(order, payload, report)}
+            order = {}
             # Who asked may be gone: the next read says so.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 channel.sendall(json.dumps(answer).encode("ascii") + b"\n")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -25,10 +24,10 @@ from app.events import (
 )
 from app.facts.process import Death, OomFacts
 from app.heartbeat import Heartbeat, told
-from app.job_path import search_path
 from app.journal import Journal
 from app.plan import Plan
 from app.probes.gpu_use import GpuUse
+from app.probes.job_target import search_path_here
 from app.probes.memory import oom_facts
 from app.probes.process import sample, waits
 from app.report import Report
@@ -71,6 +70,7 @@ class Guard:
         self._children: list[Child] = []
         self._memory: OomFacts = oom_facts()
         self._next_line = 0.0
+        self._worker_spoke = False
 
     def run(self) -> None:
         """All stages that are asked for, as far as they pass."""
@@ -93,6 +93,7 @@ class Guard:
 
     def end(self) -> None:
         """End and reap every child. Bounded: one that hangs in the kernel is left there."""
+        self._note_memory(oom_facts())
         for child in self._children:
             kill_group(child)
         self._watch.reaped(self._children)
@@ -117,7 +118,7 @@ class Guard:
         self._deadlines.begin_job()
         self._signals.forward = worker.signal
         report = self._journal.as_it_stands()
-        path = search_path(self._environ, Path.cwd())
+        path = search_path_here(self._environ)
         worker.order(Order(kind="job", plan=self.plan, report=report, job_path=tuple(path)))
         self._listen(worker, Turns(("job",)))
         if self._signals.received:
@@ -129,15 +130,14 @@ class Guard:
         self._watch.add(child)
         return child
 
-    def _run_preflight(self) -> None:
-        from app import preflight  # here, so that the child finds it loaded only if it must
+    def _preflight(self, pipe: BinaryIO) -> None:
+        """In the child: what these stages import never becomes a part of the supervisor."""
+        from app import preflight
 
-        child = self._start(
-            fork_preflight(
-                lambda pipe: preflight.run(self._settings, self._environ, self._stop, pipe),
-                self._journal.say,
-            )
-        )
+        preflight.run(self._settings, self._environ, self._stop, pipe)
+
+    def _run_preflight(self) -> None:
+        child = self._start(fork_preflight(self._preflight, self._journal.say))
         # Its first stage begins with it: whatever keeps it from saying so counts too.
         self._begin(_PREFLIGHT_STAGES[0], child)
         self._listen(child, Turns(_PREFLIGHT_STAGES, self._stop))
@@ -156,6 +156,7 @@ class Guard:
         journal = self._journal
         match event:
             case StageStarted():
+                self._worker_spoke = child.who == "worker"
                 if event.name != journal.current:
                     self._begin(event.name, child)
             case CheckEnded():
@@ -218,26 +219,26 @@ class Guard:
             trace=child.trace(),
             output=child.last_lines(),
         )
-        self._note_memory(after)
         self._journal.crashed(deaths.judge(death), deaths.crash_of(death, where))
 
     def _on_device(self, child: Child) -> bool:
-        """Whether the GPU may be to blame: its own probe, or a worker that was told to go."""
-        uses = child.who == "worker" or self._journal.current == "gpu"
+        """Whether the GPU may be to blame: its own probe, or a worker past its imports."""
+        uses = self._worker_spoke if child.who == "worker" else self._journal.current == "gpu"
         return uses and self.plan.profile.needs_gpu
 
     def _late(self, child: Child) -> None:
         """Where it stands, while it still stands there; then its end."""
         where, limit = self._journal.current, self._deadlines.named()
         self._journal.say(f"{limit} s are over: asking the {child.who} where it is, then ending it")
-        kernel = waits(child.pid)
+        seconds, kernel = self._journal.stage_seconds(), waits(child.pid)
         activity = self._heart.beat(child.pid)
         self._journal.activity(activity)
         stacks = self._watch.stacks(child)
         gone = self._watch.end(child, min(1.0, self._grace / 2))
         crash = lateness.crash_of(where, limit, stacks, kernel, child.last_lines())
-        self._note_memory(oom_facts())
-        self._journal.crashed(lateness.judge(where, limit, activity, crash, gone=gone), crash)
+        self._journal.crashed(
+            lateness.judge(where, limit, seconds, activity, crash, gone=gone), crash
+        )
 
     def _note_memory(self, found: OomFacts) -> None:
         before = self._memory.kills

@@ -129,9 +129,9 @@ class Journal:
         return time.monotonic() - self._stage_began
 
     def as_it_stands(self) -> Report:
-        """The report so far, for the job."""
+        """The report so far, with the guard's verdict, for the job."""
         self._compose()
-        return self.report
+        return self.report.model_copy(update={"verdict": settle(self._course(None))["verdict"]})
 
     def stage_finished(self, name: str, status: Status, finding: str) -> None:
         """Note and write."""

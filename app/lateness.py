@@ -11,22 +11,25 @@ from app.report import Activity, Crash
 # The driver's own stage: what hangs there hangs in the driver, so the node is unfit.
 _DRIVER_STAGE = "gpu"
 _STUCK_S = 10.0  # a wait of the network or a disk; longer without a byte is no progress
+_STUCK_SHARE = 0.8  # of a stage shorter than that
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<name>.*)')
 
 
 def judge(
     where: str,
     limit: str,
-    activity: Activity | None,
+    seconds: float,
+    activity: Activity,
     crash: Crash,
     *,
     gone: bool,
 ) -> Finding:
-    """The finding for the stage that was running; `gone` is False where KILL did not end it."""
+    """The finding for the stage that has run for `seconds`; `gone`: whether KILL ended it."""
     frame = innermost(crash.traceback)
     at = f" in {frame}" if frame else ""
-    idle = activity.idle_s if activity else 0.0
-    manner = f"stuck{at}, nothing moved for {idle:.0f} s" if idle >= _STUCK_S else f"still{at}"
+    idle = activity.idle_s
+    stuck = idle >= min(_STUCK_S, _STUCK_SHARE * seconds)
+    manner = f"stuck{at}, nothing moved for {idle:.0f} s" if stuck else f"still busy{at}"
     parts = [f"{where} took longer than {limit} s: {manner}"]
     if not gone:
         parts.append("and not even KILL ends it: it waits inside the kernel")

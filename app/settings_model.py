@@ -140,8 +140,8 @@ class BootSettings(DeadlineSettings):
     run_id: Annotated[str | None, file_name()] = Field(
         None, description="Name of this run in the report. By default the scheduler's."
     )
-    # A scheduler that restarts every second for a week makes fewer than a million.
-    attempt: Annotated[int | None, whole(1, 10**6)] = Field(
+    # A scheduler that restarts a run every second for a week makes fewer than a million attempts.
+    attempt: Annotated[int | None, whole(1, 999_999)] = Field(
         None, description="Which attempt of the run this is. By default the scheduler's count."
     )
     hf_token: Annotated[SecretStr | None, header_word()] = Field(

@@ -7,18 +7,20 @@ happens to a volume or a reader, it still ends.
 from __future__ import annotations
 
 import sys
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from app import command_line, settings_stage
+from app import settings_stage
+from app.command_line import CommandLine, parse
 from app.file_writer import FileWriter
 from app.guard import Guard
 from app.handover import environment, exec_failure, hand_over, ignored_signals
 from app.identity import identity_of, run_of
 from app.journal import Journal
 from app.lifeline import adopt_orphans
-from app.limits import Limits
+from app.limits import NEVER, Limits
 from app.log import Log, log_format_of
 from app.orphans import Orphans
 from app.outcome import Fault, Finding, Status, unread
@@ -37,20 +39,22 @@ _SETTINGS_S = 60.0
 _LAST_WRITE_S = 10.0
 _SIDE_FILES_S = 2.0
 _VERDICT_S = 2.0
+_LEAST_S = 0.1
 
 
 def supervise(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """One boot from environment to exit status; after a hand-over it does not return."""
-    supervisor = Supervisor(command_line.parse(arguments, environ), environ)
-    supervisor.boot()
+    supervisor = Supervisor(environ)
+    supervisor.boot(arguments)
     return supervisor.close()
 
 
 class Supervisor:
     """What all the steps of a boot share."""
 
-    def __init__(self, line: command_line.CommandLine, environ: Mapping[str, str]) -> None:
-        self._line, self._environ = line, environ
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._line = CommandLine()
         self._ignored = ignored_signals()
         self._signals = Signals()
         self._signals.install()
@@ -65,13 +69,14 @@ class Supervisor:
         self._journal.note(**run_of(environ))
         self._settings: BootSettings | None = None
         self._guard: Guard | None = None
-        self._last_write_s = _LAST_WRITE_S
+        self._end = NEVER  # when everything must be over
 
-    def boot(self) -> None:
+    def boot(self, arguments: Sequence[str]) -> None:
         """All stages. Whatever ends them early is in the journal, and every child has ended."""
         journal = self._journal
         try:
             with self._signals.within(_SETTINGS_S):
+                self._line = parse(arguments, self._environ)
                 self._settings = settings_stage.run(self._environ, self._line, journal)
             if self._settings is not None and self._settings.stop_after != "settings":
                 self._guard = Guard(
@@ -105,28 +110,28 @@ class Supervisor:
     def _closed(self) -> int:
         code = self._written()
         report, path = self._journal.report, self._journal.path
-        put(sys.stdout, verdict_line(report, path) + "\n", patience_s=_VERDICT_S)
+        put(sys.stdout, verdict_line(report, path) + "\n", patience_s=self._at_most(_VERDICT_S))
         if self._log.format == "text":
             put(sys.stderr, verdict_table(report, path))
         self._orphans.end(but=[self._writer.pid])
-        self._writer.close(_SIDE_FILES_S)
+        self._writer.close(self._at_most(_SIDE_FILES_S))
         return code
 
     def _interrupted(self, name: str) -> None:
         self._journal.interrupted(name)
-        # Half of the time that an orchestrator gives, for the children have had some of it.
-        self._last_write_s = self._limits.grace / 2
+        limits = Limits() if self._settings is None else self._settings.limits()
+        self._end = time.monotonic() + limits.grace
 
-    @property
-    def _limits(self) -> Limits:
-        return Limits() if self._settings is None else self._settings.limits()
+    def _at_most(self, seconds: float) -> float:
+        """What a last step may take, of the time that whoever asked for the end gives us."""
+        return min(seconds, max(_LEAST_S, (self._end - time.monotonic()) / 2))
 
     def _written(self) -> int:
         """Write report and side files; the exit status."""
         journal, settings = self._journal, self._settings
         stop = None if settings is None else settings.stop_after
         journal.note(handed_over=bool(self._line.command) and journal.ready(stop))
-        code = journal.close(stopped_after=stop, patience_s=self._last_write_s)
+        code = journal.close(stopped_after=stop, patience_s=self._at_most(_LAST_WRITE_S))
         for problem in write_outputs(
             journal.report,
             journal.path,
@@ -134,7 +139,7 @@ class Supervisor:
             environ=self._environ,
             termination_log=None if settings is None else settings.termination_log,
             metrics_file=None if settings is None else settings.metrics_file,
-            deadline_s=_SIDE_FILES_S,
+            deadline_s=self._at_most(_SIDE_FILES_S),
         ):
             journal.say(problem)
         return code

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 _LONGEST = 200  # lines in the report
+_WIDEST = 500  # characters of one: the extension modules are hundreds of names on one line
 _FATAL = "Fatal Python error: "
 _THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+")
 _CURRENT = "Current thread "
@@ -27,7 +28,7 @@ _EXCEPTION = re.compile(
 _READERS = (
     *("/safetensors/", "/torch/serialization.py", "/torch/storage.py", "/numpy/_core/memmap.py"),
     *("/transformers/core_model_loading.py", "/transformers/modeling_utils.py"),
-    *("/unsloth_zoo/", "/tokenizers/", "/sentencepiece/", "/app/engine/file_tensors.py"),
+    *("/tokenizers/", "/sentencepiece/", "/app/engine/file_tensors.py"),
 )
 
 
@@ -39,7 +40,7 @@ def arranged(trace: Sequence[str]) -> list[str]:
     room = _LONGEST - len(tail)
     if len(lines) > room:
         lines = [*lines[: room - 1], f"... {len(lines) - room + 1} more lines"]
-    return [line.rstrip() for line in (*lines, *tail)]
+    return [line.rstrip()[:_WIDEST] for line in (*lines, *tail)]
 
 
 def innermost(trace: Sequence[str]) -> str:
@@ -48,7 +49,7 @@ def innermost(trace: Sequence[str]) -> str:
         found = _FRAME.match(line)
         if found:
             file = "/".join(found["file"].split("/")[-_PARTS:])
-            return f"{file}:{found['line']} {found['name'].strip()}"
+            return f"{file}:{found['line']} {found['name'].strip()}"[:_WIDEST]
     return ""
 
 
@@ -86,7 +87,7 @@ def _split(trace: Sequence[str]) -> tuple[list[str], list[list[str]], list[str]]
         elif not threads:
             head.append(line)
         elif tail or line.startswith("Extension modules"):
-            tail.append(line[:500])  # hundreds of names, on one line
+            tail.append(line)
         else:
             threads[-1].append(line)
     return head, threads, tail[:1]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.command_line import asks_help, parse
+from app.command_line import CommandLine, parse
 from app.outcome import Fault, Finding, Status
 
 PATH = {"PATH": "/usr/bin:/bin"}
@@ -37,33 +37,18 @@ def script(folder: Path, text: str, mode: int = 0o755) -> str:
 
 
 def test_nothing_is_asked_for_by_nothing() -> None:
-    found = parse((), PATH)
-    assert (found.help, found.command, found.program, found.problems) == (False, (), None, ())
+    assert parse((), PATH) == CommandLine()
 
 
 def test_a_command_is_taken_as_it_stands_after_the_first_separator() -> None:
     found = parse(("--", "env", "--help", "--", "-x", ""), PATH)
     assert found.command == ("env", "--help", "--", "-x", "")
-    assert not found.help
     assert not found.problems
-    assert found.program is not None
-    assert os.access(found.program, os.X_OK)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "asked"),
-    [
-        (["--help"], True),
-        (["-h"], True),
-        (["--foo", "--help", "--", "x"], True),
-        (["--", "--help"], False),
-        (["help"], False),
-        ([], False),
-    ],
-)
-def test_help_is_asked_for_before_the_separator(arguments: list[str], *, asked: bool) -> None:
-    assert asks_help(arguments) is asked
-    assert parse(arguments, PATH).help is asked
+def test_help_beside_a_command_runs_neither() -> None:
+    assert "--help" in problem_of("--help", "--", "env").reason
+    assert problem_of("--foo", "-h").reason == "unknown argument '--foo'"
 
 
 def test_every_unknown_argument_is_named_without_its_value() -> None:
@@ -118,12 +103,11 @@ def test_a_script_whose_interpreter_is_missing_is_told_before_it_is_needed(
 def test_a_script_that_starts_is_taken(tmp_path: Path, first: str) -> None:
     path = script(tmp_path, first + "\nexit 0\n")
     subprocess.run([path], check=False)
-    found = parse(("--", path), {})
-    assert (found.program, found.problems) == (path, ())
+    assert parse(("--", path), {}) == CommandLine(command=(path,))
 
 
 def test_this_python_is_a_program() -> None:
-    assert parse(("--", sys.executable, "-V"), {}).program == sys.executable
+    assert not parse(("--", sys.executable, "-V"), {}).problems
 
 
 def test_a_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path: Path) -> None:
@@ -143,5 +127,4 @@ def test_any_command_line_is_taken_or_refused_in_words(arguments: list[str]) -> 
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
     if "--" in arguments:
         assert found.command == tuple(arguments[arguments.index("--") + 1 :])
-        assert (found.program is None) == any("command" in f.reason for _, f in found.problems)
     assert len(found.problems) >= len([one for one in ours if one not in {"--help", "-h"}])

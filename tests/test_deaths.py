@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.deaths import crash_of, judge
 from app.exits import exit_code
@@ -247,7 +249,7 @@ def test_an_exit_without_a_verdict_is_ours_unless_it_tells_of_a_signal(
 
 
 def test_an_exit_by_a_real_exception_names_it() -> None:
-    death = died("raise SystemExit('no') if 0 else KeyError('x')")
+    death = died("raise KeyError('x')")
     assert judge(death).reason == "the worker ended without a verdict: exit 1: KeyError: 'x'"
 
 
@@ -349,3 +351,27 @@ def test_a_trace_without_a_frame_of_the_crash_names_none(trace: tuple[str, ...])
     assert innermost(trace) == ""
     assert arranged(trace) == [line for line in trace if line.strip()]
     assert "SIGSEGV" in judge(Death("worker", signal=signal.SIGSEGV, trace=trace)).reason
+
+
+LINES = st.one_of(
+    st.text(max_size=600),
+    st.sampled_from(
+        [
+            "Fatal Python error: Aborted",
+            "Current thread 0x1 (most recent call first):",
+            "Thread 0x2 (most recent call first):",
+            '  File "/a/b.py", line 1 in f',
+            "Extension modules: a (total: 1)",
+            "",
+        ]
+    ),
+)
+
+
+@given(st.lists(LINES, max_size=400))
+def test_whatever_is_in_the_trace_the_report_stays_bounded(trace: list[str]) -> None:
+    """A dying process may leave anything in the file."""
+    lines = arranged(trace)
+    assert len(lines) <= 200
+    assert all(len(line) <= 500 for line in lines)
+    assert len(judge(Death("worker", signal=signal.SIGSEGV, trace=tuple(trace))).reason) < 600

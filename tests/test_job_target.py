@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.util
 import os
 import py_compile
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,7 +26,7 @@ from app.outcome import Fault, Status
 from app.probes.host import probe_host
 from app.probes.job_target import look
 from tests.fakes_preflight import findings, plan_for
-from tests.test_host import environment, facts_with
+from tests.test_host import ROOT, environment, facts_with, in_child_as_uid
 
 MAIN = "def main(model, tokenizer, report): ...\n"
 MARK = "import pathlib; pathlib.Path(__file__).with_name('executed').touch()\n"
@@ -374,6 +376,31 @@ def test_a_wrong_target_is_the_settings_fault_and_has_a_way_out(
     assert {check.id: check.fault for check in CHECKS}["host.job"] is Fault.CONFIG
     for word in words:
         assert word in finding.next_step
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can become another uid")
+def test_a_file_that_this_uid_may_not_read_is_named() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        write(Path(folder), {"train.py": MAIN})
+        (Path(folder) / "train.py").chmod(0o600)
+        out = in_child_as_uid(
+            "from app.probes.job_target import look; "
+            f"facts = look('train:main', [{folder!r}], ()); "
+            "print(facts.found.value, facts.errno, facts.file)"
+        )
+    assert out == f"unreadable {errno.EACCES} {folder}/train.py"
+
+
+@pytest.mark.parametrize(
+    ("number", "fault"),
+    [(errno.EACCES, Fault.CONFIG), (errno.EIO, Fault.READ_ERROR), (None, None)],
+)
+def test_whose_fault_an_unreadable_file_is(number: int | None, fault: Fault | None) -> None:
+    facts = JobTargetFacts("train:main", Found.UNREADABLE, "/w/train.py", "no", errno=number)
+    finding = findings(CHECKS, facts_with(job=facts), plan_for())["host.job"]
+    assert finding.fault is fault
+    assert "/w/train.py" in finding.next_step
 
 
 def test_without_a_job_there_is_nothing_to_look_for() -> None:

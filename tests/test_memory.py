@@ -6,7 +6,7 @@ Documentation/admin-guide/cgroup-v2.rst.
 
 from __future__ import annotations
 
-import os
+import json
 import signal
 import subprocess
 import sys
@@ -16,7 +16,9 @@ from uuid import uuid4
 
 import pytest
 
-from app.facts.process import OomFacts
+from app.deaths import judge
+from app.facts.process import Death, OomFacts
+from app.outcome import Fault
 from app.probes.memory import oom_facts
 
 MIB = 1 << 20
@@ -156,6 +158,7 @@ def test_a_real_kill_for_memory_is_counted(limited: Path) -> None:
         swap.write_text("0")
     code = (
         f"import os; open({str(limited / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\n"
+        "import dataclasses, json\n"
         "from app.probes.memory import oom_facts\n"
         "before, child = oom_facts(), os.fork()\n"
         "if child == 0:\n"
@@ -163,16 +166,20 @@ def test_a_real_kill_for_memory_is_counted(limited: Path) -> None:
         "    held = [b'x' * (1 << 20) for _ in range(500)]\n"
         "    os._exit(0)\n"
         "_, status = os.waitpid(child, 0)\n"
-        "after = oom_facts()\n"
-        "print(os.WTERMSIG(status), before.kills, after.kills, after.peak_bytes, "
-        "after.limit_bytes, after.limited_by)"
+        "facts = [dataclasses.asdict(each) for each in (before, oom_facts())]\n"
+        "print(json.dumps([os.WTERMSIG(status), *facts]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    number, *facts = json.loads(done.stdout)
+    before, after = (OomFacts(**each) for each in facts)
+    assert number == signal.SIGKILL
+    assert (after.kills or 0) - (before.kills or 0) == 1
+    assert after.limit_bytes == 64 * MIB
+    assert after.peak_bytes is not None
+    assert after.peak_bytes > 0.9 * after.limit_bytes
+    assert after.limited_by.startswith(str(limited))
+    found = judge(Death(who="worker", signal=number, on_device=True, before=before, after=after))
+    assert found.fault is Fault.HARDWARE_MISMATCH
+    assert found.reason == (
+        "the worker was killed by the kernel for lack of memory: peak 0.1 GiB of limit 0.1 GiB"
     )
-    killed, before, after, peak, limit, limited_by = done.stdout.split()
-    assert int(killed) == signal.SIGKILL
-    assert int(after) - int(before) == 1
-    assert int(limit) == 64 * MIB
-    assert int(peak) > 0.9 * int(limit)
-    assert limited_by.startswith(str(limited))

@@ -60,7 +60,7 @@ def test_numbers_in_the_usual_forms_pass(value: str, is_: float) -> None:
         ("BOOT_LORA_ALPHA", 1, 65504),
         ("BOOT_LORA_RANDOM_STATE", 0, 2**32 - 1),
         ("BOOT_STEPS", 1, 1000),
-        ("BOOT_ATTEMPT", 1, 10**6),
+        ("BOOT_ATTEMPT", 1, 999_999),
     ],
 )
 def test_bounds_belong_to_the_range(variable: str, low: int, high: int) -> None:

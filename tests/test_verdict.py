@@ -40,7 +40,7 @@ def a_report(reason: str = "the first check's reason", next_step: str = "do this
 @given(st.text(max_size=3000), st.text(max_size=3000), st.text(max_size=3000))
 def test_the_verdict_line_is_one_short_line_of_json(reason: str, step: str, path: str) -> None:
     line = verdict_line(a_report(reason, step), path)
-    assert len(line.encode()) <= MAX_LINE_BYTES
+    assert len(line.encode()) < MAX_LINE_BYTES  # its line end has room
     assert "\n" not in line
     assert json.loads(line)["exit"] == 69
 
@@ -56,6 +56,17 @@ def test_a_short_line_is_not_cut() -> None:
         "next_step": "do this",
         "report": "reports/boot-report.json",
     }
+
+
+def test_a_job_gives_the_status_once_it_has_run() -> None:
+    """The line says what the process exits with, or an orchestrator's log contradicts it."""
+    guard = a_report().exit
+    assert guard is not None
+    end = guard.model_copy(update={"code": 0, "name": "OK", "process_code": 3})
+    report = a_report().model_copy(update={"exit": end, "verdict": Verdict.PASS})
+    line = json.loads(verdict_line(report, None))
+    assert (line["verdict"], line["exit"], line["name"]) == ("pass", 3, "JOB")
+    assert "verdict pass, exit 3 JOB" in verdict_table(report, None)
 
 
 def test_the_table_says_stage_status_seconds_and_finding() -> None:

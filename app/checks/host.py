@@ -160,8 +160,8 @@ def _module_step(module: str) -> str:
     if first == "app":
         return "give the package another name: `app` is bootguard's own, and comes first"
     return (
-        f"correct BOOT_JOB, put {first} into the working folder, or add the folder that holds it"
-        " to PYTHONPATH; what has the same name earlier on the path hides it"
+        f"correct BOOT_JOB, or let the folder that holds {first} be the working folder or in"
+        f" PYTHONPATH: the working folder comes last, and the first {first} on the path counts"
     )
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 
 class Found(StrEnum):
@@ -50,7 +51,7 @@ class JobTargetFacts:
 
 
 def search_path(
-    environ: Mapping[str, str], cwd: str | None, known: Iterable[object] | None = None
+    environ: Mapping[str, str], cwd: Path | str | None, known: Iterable[object] | None = None
 ) -> list[str]:
     """Where a job's module is looked for: as Python itself does, and the working folder last.
 
@@ -63,5 +64,5 @@ def search_path(
     if cwd is not None:
         # Made absolute as Python does with its own at the start.
         entries = [os.path.join(cwd, entry) if entry else "" for entry in entries]  # noqa: PTH118
-        entries.append(cwd)
+        entries.append(str(cwd))
     return list(dict.fromkeys(entry.rstrip("/") or "/" for entry in entries if entry))

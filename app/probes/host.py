@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from app.facts.host import Folder, FolderFacts, HostFacts, cache_folders
-from app.facts.job_target import JobTargetFacts, search_path
+from app.facts.job_target import JobTargetFacts
 from app.facts.words import is_utf8, one_line
 from app.plan import Plan
-from app.probes.job_target import look
+from app.probes.job_target import look, search_path_here
 from app.probes.memory import probe_memory
 
 
@@ -33,14 +33,8 @@ def probe_host(plan: Plan, environ: Mapping[str, str]) -> HostFacts:
 
 
 def _job(plan: Plan, environ: Mapping[str, str]) -> JobTargetFacts | None:
-    """The job's target as the worker will look for it, whose working folder is ours."""
-    if plan.job is None:
-        return None
-    try:
-        cwd: str | None = str(Path.cwd())
-    except OSError:
-        cwd = None  # it was removed under us
-    return look(plan.job, search_path(environ, cwd))
+    """The job's target as the worker will look for it."""
+    return None if plan.job is None else look(plan.job, search_path_here(environ))
 
 
 def probe_folder(folder: Folder) -> FolderFacts:

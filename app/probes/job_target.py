@@ -11,12 +11,12 @@ import re
 import symtable
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 
-from app.facts.job_target import JOB_ARGUMENTS, Found, JobTargetFacts
+from app.facts.job_target import JOB_ARGUMENTS, Found, JobTargetFacts, search_path
 from app.facts.words import one_line
 from app.probes.files import read_bytes
 
@@ -43,6 +43,14 @@ class _Module:
     spec: ModuleSpec | None = None
     found: Found = Found.MODULE
     why: str = ""
+
+
+def search_path_here(environ: Mapping[str, str]) -> list[str]:
+    """Where worker and probe look, from this process's working folder."""
+    try:
+        return search_path(environ, str(Path.cwd()))
+    except OSError:  # it was removed under us
+        return search_path(environ, None)
 
 
 def look(

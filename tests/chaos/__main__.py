@@ -76,6 +76,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run what is asked for; 1 if any rule was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("-k", default="", help="only boots whose name has one of these words, by ,")
+    parser.add_argument("--heavy", choices=("no", "only"), help="boots whose worker gets to run")
     parser.add_argument("--list", action="store_true", help="names and expectations, and no boot")
     parser.add_argument("--jobs", type=int, default=2, help="boots at a time")
     parser.add_argument("--out", type=Path, default=Path("reports/chaos.jsonl"))
@@ -83,6 +84,8 @@ def main(arguments: Sequence[str]) -> int:
     asked = parser.parse_args(arguments)
     words = asked.k.split(",")
     cases = [case for case in CASES if any(word in case.name for word in words)]
+    if asked.heavy:
+        cases = [case for case in cases if case.heavy == (asked.heavy == "only")]
     if asked.list:
         for case in cases:
             codes = ",".join(map(str, sorted(case.expect.codes)))

@@ -29,6 +29,8 @@ def main() -> None:
         subprocess.run([*command, str(root), *_mirror()], check=True)
         # A machine behind a proxy has a certificate authority of its own.
         (root / _CERTIFICATES).write_bytes((Path("/") / _CERTIFICATES).read_bytes())
+        # The interpreter that is mounted may lie below root's home, and other uids run it too.
+        (root / "root").chmod(0o755)
         with subprocess.Popen(["tar", "-C", str(root), "-c", "."], stdout=subprocess.PIPE) as tar:
             change = f"ENV SSL_CERT_FILE=/{_CERTIFICATES}"
             command = ["docker", "import", "--change", change, "-", IMAGE]

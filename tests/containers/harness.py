@@ -50,10 +50,12 @@ ENTRIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def docker(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """One command of the client."""
-    return subprocess.run(
-        ["docker", *arguments], capture_output=True, text=True, check=check, timeout=_PATIENCE_S
+    """One command of the client. Fails with what the client said, where it is to succeed."""
+    done = subprocess.run(
+        ["docker", *arguments], capture_output=True, text=True, check=False, timeout=_PATIENCE_S
     )
+    assert not check or done.returncode == 0, done.stderr
+    return done
 
 
 @cache

@@ -1,0 +1,1 @@
+"""Jobs to start from: each `main` is what `BOOT_JOB` can name."""
