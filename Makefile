@@ -2,14 +2,14 @@
 SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 .DEFAULT_GOAL := help
-.PHONY: help boot test check format lock docs clean
+.PHONY: help boot test chaos bench check format lock docs clean
 
 # Here and in CI Python may be told to write no bytecode: the stack then compiles itself
 # anew at every boot, which takes 12 seconds longer.
 unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
-SOURCES := $(wildcard app tests scripts bench)
+SOURCES := $(wildcard app tests scripts bench examples)
 SHELL_SCRIPTS := .ci/run $(wildcard scripts/*.sh)
 DOCKERFILES := $(wildcard Dockerfile* docker/Dockerfile*)
 
@@ -26,6 +26,14 @@ boot: ## install the locked H100 set if needed, then boot (a rehearsal unless BO
 test: ## install the dev set too if needed, then run the tests
 	@scripts/env.sh dev
 	@$(BIN)/python -m pytest $(ARGS)
+
+chaos: ## kill, hang, crash and flood boots at every stage: over a hundred runs (ARGS="--ci" for a dozen)
+	@scripts/env.sh dev
+	@$(BIN)/python -m tests.chaos $(ARGS)
+
+bench: ## measure the whole boot against the bare library calls, in ratios
+	@scripts/env.sh dev
+	@$(BIN)/python -m bench.startup $(ARGS)
 
 check: ## lint, format, types, shell scripts, Dockerfiles
 	@scripts/env.sh dev

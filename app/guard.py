@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
 from pydantic import TypeAdapter, ValidationError
 
-from app import deaths, lateness
 from app.child import Child, kill_group
 from app.deadlines import Deadlines
+from app.endings import Endings
 from app.events import (
     CheckEnded,
     Ended,
@@ -22,15 +23,13 @@ from app.events import (
     StageStarted,
     Turns,
 )
-from app.facts.process import Death, OomFacts
 from app.heartbeat import Heartbeat, told
 from app.journal import Journal
 from app.plan import Plan
 from app.probes.gpu_use import GpuUse
 from app.probes.job_target import search_path_here
-from app.probes.memory import oom_facts
-from app.probes.process import sample, waits
-from app.report import Report
+from app.probes.process import sample
+from app.report import JobRecord, Report
 from app.settings import BootSettings
 from app.signals import Signals
 from app.spawn import fork_preflight, spawn_worker
@@ -63,12 +62,12 @@ class Guard:
         self._stop = settings.stop_after
         self.plan: Plan = settings.plan()
         self._deadlines = Deadlines(settings.limits())
-        self._grace = settings.limits().grace
         self._gpu: GpuUse | None = None
         self._heart = Heartbeat(sample, self._gpu_use)
         self._watch = Watch(signals, self._beat, self._told)
         self._children: list[Child] = []
-        self._memory: OomFacts = oom_facts()
+        grace = settings.limits().grace
+        self._endings = Endings(journal, self._watch, self._heart, signals, grace)
         self._next_line = 0.0
         self._worker_spoke = False
 
@@ -93,7 +92,7 @@ class Guard:
 
     def end(self) -> None:
         """End and reap every child. Bounded: one that hangs in the kernel is left there."""
-        self._note_memory(oom_facts())
+        self._endings.note_memory()
         for child in self._children:
             kill_group(child)
         self._watch.reaped(self._children)
@@ -120,10 +119,13 @@ class Guard:
         report = self._journal.as_it_stands()
         path = search_path_here(self._environ)
         worker.order(Order(kind="job", plan=self.plan, report=report, job_path=tuple(path)))
+        target, started = self.plan.job, datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._journal.section("job", JobRecord(target=target, started=started))
         self._listen(worker, Turns(("job",)))
+        self._journal.job(signals=self._signals.forwarded)
         if self._signals.received:
             # No status 0 after a request to end, whatever the job made of it.
-            self._journal.forwarded(self._signals.received)
+            self._journal.interrupted(self._signals.received[0])
 
     def _start(self, child: Child) -> Child:
         self._children.append(child)
@@ -148,9 +150,9 @@ class Guard:
             for event in self._watch.events(child, turns, self._deadlines):
                 self._note(event, child)
         except ChildDied as death:
-            self._died(child, death.protocol)
+            self._endings.died(child, death.protocol, on_device=self._on_device(child))
         except DeadlineOver:
-            self._late(child)
+            self._endings.late(child, self._deadlines.named())
 
     def _note(self, event: Event, child: Child) -> None:
         journal = self._journal
@@ -202,45 +204,7 @@ class Guard:
         found = self._gpu.latest() if self._gpu is not None else None
         return (None, None) if found is None else found[:2]
 
-    def _died(self, child: Child, protocol: str) -> None:
-        where = self._journal.current
-        self._watch.end(child, 0)
-        self._watch.drain(child)
-        after = oom_facts()
-        death = Death(
-            who=child.who,
-            signal=None if protocol else child.killed_by,
-            exit_code=None if protocol else child.exit_code,
-            protocol=protocol,
-            on_device=self._on_device(child),
-            before=self._memory,
-            after=after,
-            rss_peak_bytes=self._heart.peak_bytes,
-            trace=child.trace(),
-            output=child.last_lines(),
-        )
-        self._journal.crashed(deaths.judge(death), deaths.crash_of(death, where))
-
     def _on_device(self, child: Child) -> bool:
         """Whether the GPU may be to blame: its own probe, or a worker past its imports."""
         uses = self._worker_spoke if child.who == "worker" else self._journal.current == "gpu"
         return uses and self.plan.profile.needs_gpu
-
-    def _late(self, child: Child) -> None:
-        """Where it stands, while it still stands there; then its end."""
-        where, limit = self._journal.current, self._deadlines.named()
-        self._journal.say(f"{limit} s are over: asking the {child.who} where it is, then ending it")
-        seconds, kernel = self._journal.stage_seconds(), waits(child.pid)
-        activity = self._heart.beat(child.pid)
-        self._journal.activity(activity)
-        stacks = self._watch.stacks(child)
-        gone = self._watch.end(child, min(1.0, self._grace / 2))
-        crash = lateness.crash_of(where, limit, stacks, kernel, child.last_lines())
-        self._journal.crashed(
-            lateness.judge(where, limit, seconds, activity, crash, gone=gone), crash
-        )
-
-    def _note_memory(self, found: OomFacts) -> None:
-        before = self._memory.kills
-        kills = None if found.kills is None or before is None else found.kills - before
-        self._journal.memory(cgroup_peak_bytes=found.peak_bytes, oom_kills=kills)

@@ -169,12 +169,11 @@ class Journal:
         self._signal = name
         self._log.line(self.current, f"{name} received: ending")
 
-    def forwarded(self, names: Sequence[str]) -> None:
-        """Note the requests to end that a job was given."""
-        job = self._fields.get("job")
-        if isinstance(job, JobRecord):
-            self._fields["job"] = job.model_copy(update={"signals": list(names)})
-        self.interrupted(names[0])
+    def job(self, **known: object) -> None:
+        """Note what is now known of the job."""
+        record = self._fields.get("job")
+        if isinstance(record, JobRecord):
+            self._fields["job"] = record.model_copy(update=known)
 
     def worker_said(self, line: str) -> None:
         """One line that the worker, or a library in it, has printed."""

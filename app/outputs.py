@@ -92,13 +92,15 @@ def write_outputs(
             replace=False,
             only_if="exists",
         )
-    elastic = _raw(environ, _ELASTIC_VARIABLE)
+    elastic = environ.get(_ELASTIC_VARIABLE)  # relative where the agent's log folder was given so
     error = torchelastic_error(report, report_path, _end_of(report))
-    if elastic is not None and error:
+    if elastic and error:
         # A job that records its own exceptions has left more than we know.
         own = report.exit is not None and report.exit.code == ExitCode.OK
         only_if: OnlyIf = "absent" if own else "any"
-        files.write("torchelastic's error file", elastic, error, replace=True, only_if=only_if)
+        files.write(
+            "torchelastic's error file", Path(elastic), error, replace=True, only_if=only_if
+        )
     where = metrics_file or _raw(environ, _METRICS_VARIABLE)
     if where is not None:
         files.write("the metrics", where, metrics(report), replace=True)

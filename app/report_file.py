@@ -44,7 +44,7 @@ class ReportFile:
 
     def write(self, report: Report) -> str:
         """Replace the report by this state of it; see `write_text`."""
-        return self.write_text(report.model_dump_json(indent=2), report.report_id)
+        return self.write_text(report.model_dump_json(indent=2) + "\n", report.report_id)
 
     def write_text(self, text: str, report_id: str) -> str:
         """Replace the report by `text`, a report as JSON.
@@ -89,7 +89,7 @@ class ReportFile:
         try:
             # In JSON a lone surrogate may stand escaped, as the handler escapes it.
             with temporary.open("w", encoding="utf-8", errors="backslashreplace") as stream:
-                stream.write(text + "\n")
+                stream.write(text)
                 stream.flush()
                 os.fsync(stream.fileno())
             self._replace(temporary, report_id)

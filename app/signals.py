@@ -45,6 +45,7 @@ class Signals:
     def __init__(self) -> None:
         self.forward: Callable[[int], None] | None = None
         self.received: list[str] = []  # requests to end, first one first
+        self.forwarded: list[str] = []  # all that a job was told
         self._told: deque[str] = deque(maxlen=16)
         self._first = 0.0
         self._raises = False
@@ -97,6 +98,7 @@ class Signals:
         if number in ENDING:
             self._end(name)
         if self.forward is not None:
+            self.forwarded.append(name)
             self.forward(number)
         elif number in TOLD:
             self._told.append(name)

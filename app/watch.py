@@ -17,6 +17,7 @@ _TURN_S = 0.25
 _BEAT_S = 1.0
 _KILL_S = 2.0  # a killed process is gone in milliseconds, or hangs in the kernel
 _STACKS_S = 1.0
+_SAME_SIGNAL_S = 1.0
 _SETTLED_S = 0.1  # no more of a trace comes after this long
 
 
@@ -88,6 +89,10 @@ class Watch:
     def reaped(self, children: Sequence[Child]) -> bool:
         """Whether all of them, killed already, have ended within a short time."""
         return self._until(lambda: all(map(Child.ended, children)), _KILL_S)
+
+    def await_signal(self) -> None:
+        """Give a signal a moment that is on its way to this process too."""
+        self._until(lambda: bool(self._signals.received), _SAME_SIGNAL_S)
 
     def drain(self, child: Child) -> None:
         """Log the rest of what an ended child has printed; a grandchild may hold the pipe."""

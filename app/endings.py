@@ -1,0 +1,95 @@
+"""How a child ended that did not say so: by a death or at a deadline. Told to the journal."""
+
+from __future__ import annotations
+
+from app import deaths, lateness
+from app.child import Child
+from app.facts.process import Death
+from app.facts.words import signal_name
+from app.heartbeat import Heartbeat
+from app.journal import Journal
+from app.outcome import Status
+from app.probes.memory import oom_facts
+from app.probes.process import waits
+from app.signals import ENDING, TOLD, Signals
+from app.watch import Watch
+
+# Of the guard there is nothing to save: a TERM is only for what wants to remove its own files.
+_GUARD_TERM_S = 1.0
+
+
+class Endings:
+    """Made before the first child, for the account of memory as it was then."""
+
+    def __init__(
+        self, journal: Journal, watch: Watch, heart: Heartbeat, signals: Signals, grace_s: float
+    ) -> None:
+        self._journal, self._watch, self._heart = journal, watch, heart
+        self._signals, self._grace_s = signals, grace_s
+        self._memory = oom_facts()
+
+    def died(self, child: Child, protocol: str, *, on_device: bool) -> None:
+        """Note why it is gone, or what it said that is no event. Raises Interrupted."""
+        where = self._journal.current
+        self._watch.end(child, 0)
+        self._watch.drain(child)
+        if not protocol and (self._was_asked(child) or (where == "job" and self._job_left(child))):
+            return
+        death = Death(
+            who=child.who,
+            signal=None if protocol else child.killed_by,
+            exit_code=None if protocol else child.exit_code,
+            protocol=protocol,
+            on_device=on_device,
+            before=self._memory,
+            after=oom_facts(),
+            rss_peak_bytes=self._heart.peak_bytes,
+            trace=child.trace(),
+            output=child.last_lines(),
+        )
+        self._journal.crashed(deaths.judge(death), deaths.crash_of(death, where))
+
+    def late(self, child: Child, limit: str) -> None:
+        """Note where it stands, while it still stands there; then end it."""
+        journal = self._journal
+        where = journal.current
+        journal.say(f"{limit} s are over: asking the {child.who} where it is, then ending it")
+        seconds, kernel = journal.stage_seconds(), waits(child.pid)
+        activity = self._heart.beat(child.pid)
+        journal.activity(activity)
+        stacks = self._watch.stacks(child)
+        grace = self._grace_s if where == "job" else min(_GUARD_TERM_S, self._grace_s / 2)
+        gone = self._watch.end(child, grace)
+        crash = lateness.crash_of(where, limit, stacks, kernel, child.last_lines())
+        journal.crashed(lateness.judge(where, limit, seconds, activity, crash, gone=gone), crash)
+
+    def note_memory(self) -> None:
+        """What the kernel says of our control group by now."""
+        now, before = oom_facts(), self._memory.kills
+        kills = None if now.kills is None or before is None else now.kills - before
+        self._journal.memory(cgroup_peak_bytes=now.peak_bytes, oom_kills=kills)
+
+    def _was_asked(self, child: Child) -> bool:
+        """Whether the signal that killed it is one that we were, or are being, sent as well.
+
+        Slurm signals every process of a step, and the child's may come a moment before ours.
+        """
+        if child.killed_by not in ENDING:
+            return False
+        self._watch.await_signal()
+        self._signals.check()
+        return bool(self._signals.received)
+
+    def _job_left(self, child: Child) -> bool:
+        """Whether the job ended by its own doing: an exit past the interpreter, a signal told."""
+        code, how = child.exit_code, "os._exit"
+        if code is None and child.killed_by in TOLD:
+            code = 128 + child.killed_by
+            how = f"no handler for {signal_name(child.killed_by)}, which was forwarded to it"
+        if code is None:
+            return False
+        status = Status.FAIL if code else Status.PASS
+        spent = round(self._journal.stage_seconds(), 3)
+        self._journal.job(raised=f"exit {code} ({how})", code=code, duration_s=spent)
+        self._journal.stage_finished("job", status, f"the job ended with {code} ({how})")
+        return True
