@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from app.outcome import Fault, Finding, unread
 from app.report import Activity, Crash
+from app.traces import arranged, innermost
 
 # The driver's own stage: what hangs there hangs in the driver, so the node is unfit.
 _DRIVER_STAGE = "gpu"
 _STUCK_S = 10.0  # a wait of the network or a disk; longer without a byte is no progress
 _STUCK_SHARE = 0.8  # of a stage shorter than that
-_FRAME = re.compile(r'\s*File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<name>.*)')
 
 
 def judge(
@@ -52,23 +51,7 @@ def crash_of(
         where=where,
         kind="deadline",
         text=f"{limit} s are over",
-        traceback=list(stacks),
+        traceback=arranged(stacks),
         kernel=list(kernel),
         output=list(output),
     )
-
-
-def innermost(stacks: Sequence[str]) -> str:
-    """File, line and function of the main thread's innermost frame; empty where none was written.
-
-    faulthandler writes the main thread last, and each thread's innermost call first.
-    """
-    found = ""
-    first = False
-    for line in stacks:
-        if "(most recent call first)" in line:
-            first = True
-        elif first and (frame := _FRAME.match(line)):
-            short = "/".join(frame["file"].split("/")[-2:])
-            found, first = f"{short}:{frame['line']} {frame['name']}", False
-    return found

@@ -7,7 +7,7 @@ from typing import Any
 
 from app.checks import adapter, load, numerics, precision, stack
 from app.engine import adapter as adapter_engine
-from app.engine import census, loader
+from app.engine import census, device, loader
 from app.engine import numerics as numerics_engine
 from app.engine import stack as stack_engine
 from app.facts.adapter import AdapterFacts
@@ -34,18 +34,20 @@ class Work:
 
     def stages(self) -> tuple[Stage, ...]:
         """Stack to numerics, in the order of `app.stages`."""
+        # What runs out of device memory says how much it needs and who has it.
+        on_device = device.accounted(least_bytes=self.plan.profile.min_memory_bytes)
         return (
             Stage("stack", (Part(stack_engine.gather, stack.CHECKS, self._software),)),
             Stage("load", (Part(self._load, load.CHECKS),)),
-            Stage("precision", (Part(self._census, precision.CHECKS, self._precision),)),
+            Stage("precision", (Part(on_device(self._census), precision.CHECKS, self._precision),)),
             Stage(
                 "adapter",
                 (
-                    Part(self._attach, adapter.CHECKS, self._adapter),
-                    Part(self._second_census, precision.CHECKS, self._second_precision),
+                    Part(on_device(self._attach), adapter.CHECKS, self._adapter),
+                    Part(on_device(self._second_census), precision.CHECKS, self._second_precision),
                 ),
             ),
-            Stage("numerics", (Part(self._numerics, numerics.CHECKS, self._numbers),)),
+            Stage("numerics", (Part(on_device(self._numerics), numerics.CHECKS, self._numbers),)),
         )
 
     def _software(self, facts: StackFacts) -> dict[str, Section]:
