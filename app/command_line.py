@@ -19,7 +19,7 @@ from pathlib import Path
 
 from app.facts.words import one_line
 from app.outcome import Fault, Finding, failed
-from app.settings_errors import redacted
+from app.redaction import redacted
 
 CHECK = "command_line"
 _HELP = frozenset(("--help", "-h"))

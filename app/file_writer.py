@@ -31,9 +31,10 @@ class FileWriter:
     """Writes the report into `folder`, and other files, in a process of its own.
 
     Forks at once: the caller has one thread. Every call raises OSError as the child met it, and
-    TimeoutError when the child does not answer in time; then later calls raise it too, at once,
-    until the answer has come after all. A child that is found dead is replaced once, and the call
-    repeated. A call after `close` starts a new one, and one that could not be started is tried anew.
+    TimeoutError when the child does not answer in time. A report then raises it at once until the
+    answer has come after all; a text, which may lie on another volume, gets a child of its own. A
+    child that is found dead is replaced once, and the call repeated. A call after `close` starts
+    anew, as after a start that failed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -42,6 +43,7 @@ class FileWriter:
         self._n = 0
         self.pid = -1
         self.restarted = False
+        self._beside: FileWriter | None = None
         self._hangs, self._closed = False, True
         with contextlib.suppress(OSError):  # no process to be had: the first call says so
             self._start()
@@ -104,11 +106,17 @@ class FileWriter:
         only_if: OnlyIf = "any",
     ) -> None:
         """Write a text file: see `app.text_file.write_text`."""
+        if self._still_hangs():
+            self._beside = self._beside or FileWriter(self._folder)
+            self._beside.text(path, text, deadline_s=deadline_s, replace=replace, only_if=only_if)
+            return
         order = {"op": "text", "path": str(path), "replace": replace, "only_if": only_if}
         self._ask(order, text.encode("utf-8", "backslashreplace"), deadline_s)
 
     def close(self, deadline_s: float) -> bool:
         """End the process; False where it had to be killed. Never waits longer than asked for."""
+        if self._beside is not None:
+            self._beside.close(_REAP_S)
         if self._closed:
             return True
         self._socket.close()
@@ -131,6 +139,15 @@ class FileWriter:
             if time.monotonic() >= end:
                 return False
             time.sleep(0.005)
+
+    def _still_hangs(self) -> bool:
+        if self._hangs and not self._closed:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                try:
+                    self._answer(0.0)
+                except TimeoutError:
+                    return True
+        return False
 
     def _ask(
         self, order: dict[str, Any], payload: bytes, deadline_s: float, *, insist: bool = False

@@ -116,19 +116,10 @@ def _changeable() -> frozenset[int]:
     return frozenset(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
 
 
-def unrunnable(command: Sequence[str], environ: Mapping[str, str]) -> Finding | None:
-    """What can be said before the boot: a command that is not there. None when it is."""
-    if shutil.which(command[0], path=_path(environ)) is not None:
-        return None
-    there = os.path.dirname(command[0]) and os.path.exists(command[0])  # noqa: PTH110, PTH120
-    number = errno.EACCES if there else errno.ENOENT
-    return exec_failure(command, OSError(number, os.strerror(number)), environ)
-
-
 def exec_failure(command: Sequence[str], error: OSError, environ: Mapping[str, str]) -> Finding:
     """Why the command cannot be run, for the report."""
     name, number = one_line(command[0]), error.errno or 0
-    found = shutil.which(command[0], path=_path(environ))
+    found = shutil.which(command[0], path=environ.get("PATH", os.defpath))
     reason = f"{name} cannot be run: {os.strerror(number)}"
     next_step = _NEXT_STEPS.get(number, "see that what follows -- is a program of this machine")
     if number == errno.ENOENT and found is not None:
@@ -142,7 +133,3 @@ def exec_failure(command: Sequence[str], error: OSError, environ: Mapping[str, s
         next_step=next_step,
         fault=_FAULTS.get(number, Fault.USAGE),
     )
-
-
-def _path(environ: Mapping[str, str]) -> str:
-    return environ.get("PATH", os.defpath)

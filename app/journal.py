@@ -38,10 +38,13 @@ _REWRITE_S = 10.0
 class Writer(Protocol):
     """Writes the report; `app.file_writer` does it in a process of its own."""
 
-    def report(self, report_json: str, report_id: str, deadline_s: float) -> bool:
+    def report(
+        self, report_json: str, report_id: str, deadline_s: float, *, insist: bool = False
+    ) -> bool:
         """Replace the report; True when another boot's was found in its place.
 
-        Raises OSError, and of these TimeoutError where it takes longer than `deadline_s`.
+        Raises OSError, and of these TimeoutError where it takes longer than `deadline_s`; while an
+        earlier one is not answered at once, unless it is to `insist`.
         """
 
 
@@ -84,10 +87,6 @@ class Journal:
         """Whether all that was asked for has passed, and nothing asks for the end."""
         course = self._course(stopped_after)
         return not course.faults and not course.signal and unexplained(course) is None
-
-    def use(self, writer: Writer) -> None:
-        """Write by another writer from now on."""
-        self._writer = writer
 
     def note(self, **fields: Any) -> None:  # noqa: ANN401 - fields of the report's model
         """Set top-level fields of the report."""
@@ -191,7 +190,7 @@ class Journal:
         """
         self._settle(stopped_after)
         try:
-            self._put(patience_s)
+            self._put(patience_s, insist=True)
         except OSError as error:
             self._lost = True
             self._fields["handed_over"] = False
@@ -231,10 +230,12 @@ class Journal:
         }
         self.report = Report.model_validate(self._redactor.data(to_jsonable_python(found)))
 
-    def _put(self, patience_s: float) -> None:
+    def _put(self, patience_s: float, *, insist: bool = False) -> None:
         self._written = time.monotonic()
         text = self.report.model_dump_json(indent=2) + "\n"
-        if self._writer.report(text, self.report.report_id, patience_s) and not self._shared:
+        report_id = self.report.report_id
+        found_other = self._writer.report(text, report_id, patience_s, insist=insist)
+        if found_other and not self._shared:
             self._shared = True
             self.check(shared(self._place()))
 

@@ -16,7 +16,9 @@ from app.outcome import Status
 from app.redaction import Redactor
 from app.report import CheckRecord, Report, StageRecord
 from app.sections import printable
-from app.streams import put
+from app.streams import left_out, put
+
+_LAST_RESORT_S = 3.0  # a report that could not be written is worth waiting for a slow reader
 
 LogFormatT = Literal["text", "json"]
 
@@ -82,7 +84,15 @@ class Log:
     def lost_report(self, report: Report, why: str) -> None:
         """The last resort: the whole report as one line where it could not be written."""
         self.line("report", f"cannot be written ({why}); it follows", event="lost_report")
-        self._put(report.model_dump_json())
+        put(self._stream, report.model_dump_json() + "\n", patience_s=_LAST_RESORT_S)
 
     def _put(self, line: str) -> None:
-        put(self._stream, line + "\n")
+        put(self._stream, line + "\n", told=self._left_out)
+
+    def _left_out(self, n_lines: int) -> str:
+        """The notice of a stalled reader, in the form of the log."""
+        notice = left_out(n_lines)
+        if self.format == "text":
+            return notice
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        return json.dumps({"time": now, "stage": "log", "text": notice.strip()}) + "\n"

@@ -1,34 +1,21 @@
 """What is wrong with the settings, all of it at once, and never with a secret in it.
 
-A leaf: imports only `app.errors` and `app.outcome`.
+A leaf: imports only `app.errors`, `app.outcome` and `app.redaction`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from app.errors import BootError
 from app.outcome import Fault, Finding, Status
+from app.redaction import redacted
+
+__all__ = ["Problem", "SettingsError", "redacted", "shown"]
 
 # Enough to recognise a value, short enough for one line of a log.
 _SHOWN = 80
-# The form of a Hugging Face token (34 characters after hf_), wherever it was pasted, and the
-# credentials of a URL. A folder such as hf_checkpoints is neither.
-_TOKEN = re.compile(r"hf_[A-Za-z0-9]{30,}")
-_CREDENTIALS = re.compile(r"//[^/\s]*@")
-_HIDDEN = "***"
-# A shorter "secret" is no secret, and hiding it would garble everything else.
-_SECRET_LENGTH = 8
-
-
-def redacted(text: str, secrets: Iterable[str] = ()) -> str:
-    """`text` without the given secrets and without anything that looks like one."""
-    for secret in secrets:
-        if len(secret) >= _SECRET_LENGTH:
-            text = text.replace(secret, _HIDDEN)
-    return _CREDENTIALS.sub(f"//{_HIDDEN}@", _TOKEN.sub(_HIDDEN, text))
 
 
 def shown(text: str, secrets: Iterable[str] = ()) -> str:

@@ -1,6 +1,6 @@
 """Settings that come as files: Docker and Kubernetes mount each secret as a file of its name.
 
-A leaf: imports only `app.settings_errors` and the reader of files.
+A leaf: imports only `app.known_secrets`, `app.settings_errors` and the reader of files.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from app.known_secrets import SECRETS_DIR
 from app.probes.files import read_bytes
 from app.settings_errors import Problem
 
-SECRETS_DIR = Path("/run/secrets")
+__all__ = ["OLD_TOKEN", "SECRETS_DIR", "TOKEN", "SecretFiles", "read_secret_files", "token_of"]
+
 TOKEN = "HF_TOKEN"
 # The name that huggingface_hub still reads after HF_TOKEN.
 OLD_TOKEN = "HUGGING_FACE_HUB_TOKEN"

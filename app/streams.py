@@ -20,8 +20,8 @@ from typing import TextIO
 
 PATIENCE_S = 1.0
 # A reader that keeps us waiting no longer than this for each piece is slow, not stalled: then the
-# wait is free, or a flood would lose lines to a healthy reader (4096 bytes in 20 ms are 200 kB/s).
-_PACE_S = 0.02
+# wait is free, or a flood would lose lines to a healthy reader (4096 bytes in 0.1 s are 40 kB/s).
+_PACE_S = 0.1
 # Spent patience comes back in this share of the time that passes: waiting for a reader who stalls
 # again and again takes no more of a boot than that.
 _REFILL = 0.1

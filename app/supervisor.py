@@ -60,12 +60,12 @@ class Supervisor:
         self._signals.install()
         self._orphans = Orphans()
         adopt_orphans()
-        self._folder = report_dir_of(environ)
+        folder = report_dir_of(environ)
         redactor = Redactor(environ)
         self._log = Log(log_format_of(environ), redactor)
-        self._writer = FileWriter(self._folder)
+        self._writer = FileWriter(folder)
         identity = identity_of(environ)
-        self._journal = Journal(self._folder, self._writer, identity, self._log, redactor)
+        self._journal = Journal(folder, self._writer, identity, self._log, redactor)
         self._journal.note(**run_of(environ))
         self._settings: BootSettings | None = None
         self._guard: Guard | None = None
@@ -112,7 +112,8 @@ class Supervisor:
         report, path = self._journal.report, self._journal.path
         put(sys.stdout, verdict_line(report, path) + "\n", patience_s=self._at_most(_VERDICT_S))
         if self._log.format == "text":
-            put(sys.stderr, verdict_table(report, path))
+            table = verdict_table(report, path)
+            put(sys.stderr, table, patience_s=self._at_most(_VERDICT_S))
         self._orphans.end(but=[self._writer.pid])
         self._writer.close(self._at_most(_SIDE_FILES_S))
         return code
@@ -158,8 +159,6 @@ class Supervisor:
             self._interrupted(signal.name)
         except OSError as error:
             failure = error
-        self._writer = FileWriter(self._folder)
-        journal.use(self._writer)
         if failure is not None:
             finding = exec_failure(command, failure, given)
             journal.check(CheckRecord.of("job", "job.command", finding))

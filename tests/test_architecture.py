@@ -91,8 +91,8 @@ def test_only_the_entry_point_and_the_pinning_touch_the_environment(path: Path) 
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_every_exception_is_swallowed_in_two_named_places_only(path: Path) -> None:
-    """The step guard and the boot's edge; a translation that ends in `raise` swallows nothing."""
+def test_every_exception_is_swallowed_in_three_named_places_only(path: Path) -> None:
+    """Step guard, boot's edge, job's edge; a translation that ends in `raise` swallows nothing."""
     broad = [
         node.lineno
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))

@@ -84,19 +84,20 @@ def test_an_int_is_told_from_a_term(tmp_path: Path, hub: str, entry: str) -> Non
 
 @every_entry
 def test_a_second_term_is_immediate(tmp_path: Path, hub: str, entry: str) -> None:
-    """A stopped process takes no TERM, so that the first one alone would last all the grace."""
+    """A stopped writer takes no report, so that the last write uses up all the time it has."""
     with boot(tmp_path, hub, "numerics", entry, BOOT_GRACE_S="100") as container:
         container.until_stage("numerics")
-        container.kill_inside(container.worker(), "STOP")
+        container.kill_inside(container.writer(), "STOP")
         container.kill("TERM")
-        time.sleep(3.0)
+        time.sleep(2.0)
         assert container.is_running()
         began = time.monotonic()
         container.kill("TERM")
         end = container.end()
-        assert time.monotonic() - began < 20.0
-    assert end.code == 143
+        assert time.monotonic() - began < 6.0
+    assert (end.code, end.out) == (143, "")
     is_valid(end.report)
+    assert started_stages(end.report)[-1] == "numerics"
 
 
 @every_entry
@@ -134,12 +135,21 @@ def test_a_killed_worker_is_a_finding(tmp_path: Path, hub: str, moment: str, ent
 @every_entry
 def test_a_killed_preflight_is_a_finding(tmp_path: Path, hub: str, entry: str) -> None:
     with boot(tmp_path, hub, "preflight", entry) as container:
-        container.until(container.on_the_network, "a connection to the hub")
-        container.kill_inside(container.on_the_network()[-1])
+        container.until(container.connected, "a connection to the hub")
+        container.kill_inside(container.connected()[0])
         end = container.end()
     agrees(end, 70)
     assert end.statuses["cache"] == "error"
     assert (end.report["crash"]["where"], end.report["crash"]["signal"]) == ("cache", "SIGKILL")
+
+
+@every_entry
+def test_a_killed_writer_is_replaced(tmp_path: Path, hub: str, entry: str) -> None:
+    with boot(tmp_path, hub, "importing", entry) as container:
+        container.until_stage("stack")
+        container.kill_inside(container.writer())
+        end = container.end()
+    agrees(end, 0)
 
 
 @below_an_init

@@ -6,6 +6,7 @@ As `tests/test_containers.py`, where the rest stands.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from tests.containers import jobs
 from tests.containers.harness import ENTRIES, Given, running, unavailable
 from tests.containers.moments import agrees, is_valid
+from tests.tiny_models import tiny_model
 
 pytestmark = [
     pytest.mark.stack,
@@ -50,9 +52,15 @@ def test_a_foreign_uid_on_a_read_only_root_boots(tmp_path: Path, entry: str) -> 
     message = tmp_path / "termination-log"
     message.touch()
     message.chmod(0o666)
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model("llama-nf4"), model)
+    for each in model.iterdir():
+        each.chmod(0o644)  # the weights are their owner's alone
     options = ["--read-only", "--user=10001:10001", "--cap-drop=ALL"]
     options += ["--security-opt=no-new-privileges", f"--volume={message}:/dev/termination-log"]
-    with running(tmp_path / "reports", Given({}, entry, options)) as container:
+    options += [f"--volume={model}:/model:ro"]
+    given = Given({"BOOT_BASE_MODEL_ID": "/model"}, entry, options)
+    with running(tmp_path / "reports", given) as container:
         end = container.end()
     agrees(end, 0)
     assert end.report["identity"]["uid"] == 10001

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from app.config import ModelRequest
 from app.events import (
+    MAX_EVENTS,
     CheckEnded,
     Ended,
     Event,
     Order,
+    PlanKnown,
     ProtocolError,
     SectionKnown,
     StageFinished,
@@ -27,7 +29,8 @@ from app.outcome import Severity, Status
 from app.plan import Plan, Resolved
 from app.profiles import PROFILES
 from app.report import CheckRecord
-from app.stages import WORKER_STAGES
+from app.stages import SUPERVISOR_STAGES, WORKER_STAGES
+from tests.fakes_core import PLAN, a_journal, a_stage
 
 RECORD = CheckRecord(
     stage="load", id="load.x", status=Status.PASS, severity=Severity.CRITICAL, reason="a\nb"
@@ -41,12 +44,11 @@ RECORD = CheckRecord(
         CheckEnded(record=RECORD),
         SectionKnown(name="software", data={"python": "3.11"}),
         StageFinished(name="load", status=Status.WARN, finding="a"),
+        PlanKnown(plan=PLAN),
         Ended(peak_bytes=1),
     ],
 )
-def test_an_event_is_one_line_and_comes_back_as_it_was(
-    event: StageStarted | CheckEnded | SectionKnown | StageFinished | Ended,
-) -> None:
+def test_an_event_is_one_line_and_comes_back_as_it_was(event: Event) -> None:
     line = encode(event)
     assert line.count(b"\n") == 1
     assert decode(line) == event
@@ -58,6 +60,13 @@ def test_a_plan_crosses_the_pipe_unchanged(name: str) -> None:
     plan = Plan(PROFILES[name], ModelRequest(), Path("reports"), steps=7, resolved=resolved)
     order = decode_order(encode(Order(kind="go", plan=plan, stop_after="load")))
     assert order.plan == plan
+
+
+def test_the_job_gets_the_report_and_where_to_look_for_its_module() -> None:
+    report = a_journal().as_it_stands()
+    sent = Order(kind="job", plan=PLAN, report=report, job_path=("/jobs", "/more"))
+    order = decode_order(encode(sent))
+    assert (order.report, order.job_path) == (report, ("/jobs", "/more"))
 
 
 @given(st.binary(max_size=200))
@@ -80,16 +89,8 @@ def test_a_refused_line_is_not_echoed() -> None:
     assert "hf_secret" not in str(caught.value)
 
 
-def a_stage(name: str, status: Status = Status.PASS) -> list[Event]:
-    return [
-        StageStarted(name=name),
-        CheckEnded(record=RECORD.model_copy(update={"stage": name})),
-        StageFinished(name=name, status=status, finding=""),
-    ]
-
-
 def take(stop_after: str | None, events: list[Event]) -> None:
-    turns = Turns(stop_after)
+    turns = Turns(WORKER_STAGES, stop_after)
     for event in events:
         turns.take(event)
 
@@ -134,3 +135,38 @@ def test_a_worker_that_did_what_it_was_told_is_believed(
 def test_a_worker_that_skips_or_repeats_is_not(events: list[Event]) -> None:
     with pytest.raises(ProtocolError):
         take(None, events)
+
+
+PREFLIGHT = SUPERVISOR_STAGES[1:]
+
+
+def test_the_preflight_tells_its_plan_when_all_its_stages_have_ended() -> None:
+    turns = Turns(PREFLIGHT)
+    for event in (event for name in PREFLIGHT for event in a_stage(name)):
+        turns.take(event)
+    turns.take(PlanKnown(plan=PLAN))
+    turns.take(END)
+
+
+def test_a_plan_before_the_stages_that_make_it_is_none() -> None:
+    turns = Turns(PREFLIGHT)
+    for event in a_stage("host"):
+        turns.take(event)
+    with pytest.raises(ProtocolError, match="before gpu has ended"):
+        turns.take(PlanKnown(plan=PLAN))
+
+
+def test_a_job_is_one_stage() -> None:
+    turns = Turns(("job",))
+    for event in a_stage("job", Status.FAIL):
+        turns.take(event)
+    turns.take(END)
+
+
+def test_a_child_that_never_stops_talking_is_cut_off() -> None:
+    turns = Turns(WORKER_STAGES)
+    turns.take(StageStarted(name="stack"))
+    record = RECORD.model_copy(update={"stage": "stack"})
+    with pytest.raises(ProtocolError, match="more than"):
+        for _ in range(MAX_EVENTS):
+            turns.take(CheckEnded(record=record))

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -165,17 +166,72 @@ def test_a_writer_that_somebody_else_has_reaped_is_dead(tmp_path: Path) -> None:
     assert writer.close(LONG_S)
 
 
-def test_a_writer_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
+def test_a_writer_that_does_not_answer_is_waited_for_once(tmp_path: Path) -> None:
     writer = FileWriter(tmp_path)
     os.kill(writer.pid, signal.SIGSTOP)
     with pytest.raises(TimeoutError):
         writer.report(a_report(text="x" * 5_000_000), "a" * 32, 0.2)
     began = time.monotonic()
     with pytest.raises(TimeoutError):
-        writer.text(tmp_path / "text", "text", deadline_s=LONG_S, replace=False)
+        writer.report(a_report(), "a" * 32, LONG_S)
     assert not writer.close(LONG_S)
     assert time.monotonic() - began < 5
     assert state_of(writer.pid) == ""
+
+
+@pytest.mark.parametrize("size", [1, 5_000_000])
+def test_a_writer_that_answers_late_is_taken_back(
+    writer: FileWriter, tmp_path: Path, size: int
+) -> None:
+    """A network volume may stall for seconds in the middle of a good boot."""
+    os.kill(writer.pid, signal.SIGSTOP)
+    with pytest.raises(TimeoutError):
+        writer.report(a_report(n=1, text="x" * size), "a" * 32, 0.1)
+    threading.Timer(0.3, os.kill, (writer.pid, signal.SIGCONT)).start()
+    with pytest.raises(TimeoutError):
+        writer.report(a_report(n=2), "a" * 32, LONG_S)
+    writer.report(a_report(n=3), "a" * 32, LONG_S, insist=True)
+    assert json.loads((tmp_path / "reports" / REPORT_NAME).read_text())["n"] == 3
+    writer.report(a_report(n=4), "a" * 32, LONG_S)
+    assert not writer.restarted
+
+
+def test_a_writer_is_started_again_after_its_end(writer: FileWriter, tmp_path: Path) -> None:
+    """Where the command that was to take over cannot be executed, the report is written again."""
+    writer.report(a_report(), "a" * 32, LONG_S)
+    assert writer.close(LONG_S)
+    (tmp_path / "reports").rename(tmp_path / "away")
+    with pytest.raises(FileNotFoundError):
+        writer.report(a_report(n=2), "a" * 32, LONG_S)
+    (tmp_path / "away").rename(tmp_path / "reports")
+    writer.report(a_report(n=2), "a" * 32, LONG_S)
+    assert json.loads((tmp_path / "reports" / REPORT_NAME).read_text())["n"] == 2
+
+
+def test_a_writer_that_cannot_be_started_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A control group may be out of processes."""
+
+    def no_fork() -> int:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fork", no_fork)
+        writer = FileWriter(tmp_path)
+        with pytest.raises(BlockingIOError):
+            writer.report(a_report(), "a" * 32, LONG_S)
+        assert not writer.alive
+    writer.report(a_report(), "a" * 32, LONG_S)
+    assert writer.close(LONG_S)
+    assert writer.close(LONG_S)
+
+
+def test_a_link_to_a_file_stays_one(writer: FileWriter, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("target")
+    writer.text(tmp_path / "link", "text", deadline_s=LONG_S, replace=True)
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_text() == "text"
 
 
 def test_a_writer_ends_when_asked_to(tmp_path: Path) -> None:
@@ -287,7 +343,9 @@ def freezable(tmp_path: Path) -> Iterator[Path]:
     command("umount", "-l", folder)
 
 
-def test_an_uninterruptible_wait_stops_the_writer_and_not_us(freezable: Path) -> None:
+def test_an_uninterruptible_wait_stops_the_writer_and_not_us(
+    freezable: Path, tmp_path: Path
+) -> None:
     """KILL does nothing to it. It ends when the disk answers, long after we have gone on."""
     writer = FileWriter(freezable)
     writer.report(a_report(n=1), "a" * 32, LONG_S)
@@ -299,9 +357,17 @@ def test_an_uninterruptible_wait_stops_the_writer_and_not_us(freezable: Path) ->
     assert writer.alive
     with pytest.raises(TimeoutError):
         writer.report(a_report(n=3), "a" * 32, LONG_S)
+    # What lies elsewhere gets out all the same, and a second volume may hang too.
+    with pytest.raises(TimeoutError):
+        writer.text(freezable / "metrics", "text", deadline_s=0.5, replace=True)
+    writer.text(tmp_path / "message", "text", deadline_s=LONG_S, replace=False)
+    assert (tmp_path / "message").read_text() == "text"
     assert not writer.close(LONG_S)
     assert time.monotonic() - began < 10
     assert state_of(writer.pid) == "D"  # killed, and still there
     assert command("fsfreeze", "--unfreeze", freezable)
     assert os.waitpid(writer.pid, 0)[1] == signal.SIGKILL
+    beside = writer._beside
+    assert beside is not None
+    assert os.waitpid(beside.pid, 0)[1] == signal.SIGKILL
     assert json.loads((freezable / REPORT_NAME).read_text())["n"] == 1

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from app.config import ModelRequest
-from app.handover import environment, exec_failure, unrunnable
+from app.handover import environment, exec_failure
 from app.outcome import Fault
 from app.plan import Plan, Resolved
 from app.profiles import CPU, H100, V100, Profile
@@ -237,19 +237,6 @@ def test_why_it_cannot_be_run_is_told_with_the_way_out(
 def test_a_machine_short_of_memory_is_no_fault_of_the_command() -> None:
     found = exec_failure(["/bin/sh"], OSError(errno.ENOMEM, ""), {})
     assert found.fault is Fault.TEMPORARY
-
-
-@pytest.mark.parametrize(
-    ("command", "runs"),
-    [("sh", True), ("/bin/sh", True), ("no-such-program", False), ("/etc/passwd", False),
-     ("./sh", False), ("/etc", False), ("", False)],
-)  # fmt: skip
-def test_a_command_that_is_not_there_is_known_before_the_boot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, *, runs: bool
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    found = unrunnable([command], {"PATH": "/usr/bin:/bin"})
-    assert (found is None) == runs
 
 
 def report(**fields: Any) -> Report:

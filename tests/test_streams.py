@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import io
 import os
@@ -111,22 +112,24 @@ def test_a_text_can_have_a_patience_of_its_own(pipe: Pipe) -> None:
     began = time.monotonic()
     assert not put(pipe.stream, LINE, patience_s=0.5)
     assert 0.4 < time.monotonic() - began < 3
-    threading.Timer(0.2, pipe.drain).start()
+    reader = threading.Timer(0.2, pipe.drain)
+    reader.start()
     assert put(pipe.stream, LINE, patience_s=20)
+    reader.join()
 
 
 def test_a_reader_who_is_slow_but_steady_loses_nothing(pipe: Pipe) -> None:
-    """400 kB through a 4 kB pipe whose reader sleeps before each page."""
+    """150 kB through a 4 kB pipe whose reader sleeps before each page."""
     found = bytearray()
 
     def read() -> None:
         while data := os.read(pipe.reader, 4096):
             found.extend(data)
-            time.sleep(0.005)
+            time.sleep(0.002)
 
     thread = threading.Thread(target=read)
     thread.start()
-    lines = [f"{number:<98}|\n" for number in range(4000)]
+    lines = [f"{number:<98}|\n" for number in range(1500)]
     taken = [put(pipe.stream, line) for line in lines]
     pipe.stream.close()
     thread.join()
@@ -245,6 +248,23 @@ def test_a_pipe_that_others_fill_meanwhile_does_not_hold_us(pipe: Pipe) -> None:
     thread.join()
     os.close(other)
     assert taken < 300 * 0.05 * 5 + 5
+
+
+def test_a_kernel_without_the_flag_does_not_hold_us_either(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux before 6.5 knows it for some files only."""
+
+    def refused(*_arguments: object) -> int:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(os, "pwritev", refused)
+    began = time.monotonic()
+    filled(pipe)
+    assert not put(pipe.stream, LINE * 1000)
+    assert time.monotonic() - began < 5 * PATIENCE_S
+    assert set(pipe.drain().splitlines()) == {LINE.strip()}
+    assert put(pipe.stream, "again\n")
 
 
 @pytest.mark.parametrize("target", ["stdout", "stderr"])

@@ -27,7 +27,17 @@ _BESIDES_S = 20.0  # past its bound a boot is looked at a little longer, to say 
 _LEFT_S = 2.0  # a killed process takes a moment to go
 _ORPHANED_S = 5.0  # what the death of the supervisor must take with it
 COMMAND = (sys.executable, "-m", "app.boot")
-_LAUNCHER = 'for each in $CHAOS_GROUPS; do echo $$ >"$each/cgroup.procs"; done; exec "$@"'
+_LAUNCHER = """\
+for each in $CHAOS_GROUPS; do echo $$ >"$each/cgroup.procs"; done
+[ "$CHAOS_FILES" = 0 ] || ulimit -n "$CHAOS_FILES"
+exec "$@\""""
+
+_REDIRECTIONS = {
+    "stdout closed": " >&-",
+    "stdout full": " >/dev/full",
+    "stderr closed": " 2>&-",
+    "stderr full": " 2>/dev/full",
+}
 
 
 @dataclass(slots=True)
@@ -59,9 +69,7 @@ def boot(case: Case, folder: Path) -> Found:
             _watch(case, place, process, environ, found)
         finally:
             found.code = process.poll()
-            place_of_frozen = place.frozen or (case.outside == "freeze")
-            if place_of_frozen:
-                place.thaw()
+            place.thaw()  # what waits there dies now, if it was told to
             _left_over(case, place, found)
             place.kill_all()
             process.wait(30)
@@ -76,7 +84,6 @@ def _environment(case: Case, place: Place) -> dict[str, str]:
     """Nothing of the caller's but places; a name that the product does not know, for the chaos."""
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     cache = _HOME / ".cache"
-    stage = case.stage
     return {
         **kept,
         "HOME": str(_HOME),
@@ -86,15 +93,19 @@ def _environment(case: Case, place: Place) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join((str(_INSIDE), str(ROOT))),
         "CHAOS_DIR": str(place.folder),
         "CHAOS_FAULT": case.fault,
-        "CHAOS_STAGE": stage,
+        "CHAOS_STAGE": case.stage,
         "CHAOS_FROZEN": str(place.frozen or ""),
+        "CHAOS_FILES": str(case.files),
         "CHAOS_GROUPS": " ".join(str(group) for group in place.groups),
         "BOOT_HARDWARE": "cpu",
         "BOOT_BASE_MODEL_ID": str(tiny_model("llama-nf4")),
         "BOOT_MAX_SEQ_LENGTH": "256",
         "BOOT_LOG_FORMAT": "json",
         "BOOT_REPORT_DIR": str(place.reports),
-        **case.settings,
+        **{
+            name: text.replace("{folder}", str(place.folder))
+            for name, text in case.settings.items()
+        },
     }
 
 
@@ -103,31 +114,37 @@ def _start(
 ) -> tuple[subprocess.Popen[bytes], list[int]]:
     """Start it in its control group; descriptors to be closed at the end come with it."""
     ends: list[int] = []
-    command = ["sh", "-c", _LAUNCHER, "sh", *COMMAND]
-    if case.streams == "stdout closed":
-        command[2] += " >&-"
-    if case.streams == "stdout full":
-        command[2] += " >/dev/full"
-    errors: int = err.fileno()
+    redirection = _REDIRECTIONS.get(case.streams, "")
+    command = ["sh", "-c", _LAUNCHER + redirection, "sh", "env", *case.inherited, *COMMAND]
+    stdout, stderr = out.fileno(), err.fileno()
     if case.streams == "nobody reads stderr":
-        reader, errors = os.pipe()
-        ends = [reader, errors]
-        os.set_blocking(errors, False)
-        try:
-            while os.write(errors, b"x" * 4096):
-                pass
-        except BlockingIOError:
-            os.set_blocking(errors, True)
+        ends = _full_pipe()
+        stderr = ends[1]
+    if case.streams == "nobody reads stdout":
+        ends = _full_pipe()
+        stdout = ends[1]
     process = subprocess.Popen(
         command,
-        cwd=place.folder,
+        cwd=place.work,
         env=dict(environ),
         stdin=subprocess.DEVNULL,
-        stdout=out,
-        stderr=errors,
+        stdout=stdout,
+        stderr=stderr,
         start_new_session=True,
     )
     return process, ends
+
+
+def _full_pipe() -> list[int]:
+    """A pipe that takes nothing more, both ends of it held open."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    try:
+        while os.write(writer, b"x" * 4096):
+            pass
+    except BlockingIOError:
+        os.set_blocking(writer, True)
+    return [reader, writer]
 
 
 def _watch(
@@ -141,33 +158,30 @@ def _watch(
     began = time.monotonic()
     struck_at: float | None = None
     note = place.folder / "struck"
-    while process.poll() is None:
-        now = time.monotonic()
+    due = began + _HONEST_S + (case.at_s or 0.0)
+    while process.poll() is None and time.monotonic() < due:
         found.peak_kb = max(found.peak_kb, _peak_kb(process.pid))
-        late = now - began > _HONEST_S + (case.at_s or 0.0)
-        if struck_at is None and (note.exists() if case.at_s is None else now - began > case.at_s):
-            struck_at, victim = _who(note, now, process.pid)
-            struck = Struck(case, place, process.pid, victim, COMMAND, environ)
+        by_now = time.monotonic() - began >= case.at_s if case.at_s is not None else note.exists()
+        if by_now and struck_at is None:
+            struck_at, victim = _who(note, process.pid)
+            due = struck_at + case.within_s + _BESIDES_S
             try:
-                act(struck)
+                act(Struck(case, place, process.pid, victim, COMMAND, environ))
             except (OSError, subprocess.SubprocessError) as error:
                 found.trouble = f"{type(error).__name__}: {error}"
                 return
-        if late if struck_at is None else now - struck_at > case.within_s + _BESIDES_S:
-            return
         time.sleep(_LOOK_S)
-    ended = time.monotonic()
     if struck_at is None and note.exists():
-        struck_at, _ = _who(note, ended, process.pid)
+        struck_at, _ = _who(note, process.pid)
+    ended = time.monotonic()
     found.struck = struck_at is not None
-    found.took = ended - began
-    found.lasted = ended - (struck_at or began)
+    found.took, found.lasted = ended - began, ended - (struck_at or began)
 
 
-def _who(note: Path, now: float, supervisor: int) -> tuple[float, int]:
-    """When it struck, and whom."""
+def _who(note: Path, supervisor: int) -> tuple[float, int]:
+    """When it struck, and whom; now and the supervisor where it is struck from outside."""
     if not note.exists():
-        return now, supervisor
+        return time.monotonic(), supervisor
     said = json.loads(note.read_text(encoding="utf-8"))
     return float(said["at"]), int(said["pid"])
 
@@ -184,8 +198,8 @@ def _peak_kb(pid: int) -> int:
 
 def _left_over(case: Case, place: Place, found: Found) -> None:
     """Processes of the boot that outlive it by more than they may."""
-    by_kill = case.outside in ("kill supervisor", "kill all") or case.frozen or bool(case.at_s)
-    until = time.monotonic() + (_ORPHANED_S if by_kill or case.outside == "freeze" else _LEFT_S)
+    slow = case.expect.report in ("left", "any") or place.frozen or case.volume == "loop"
+    until = time.monotonic() + (_ORPHANED_S if slow else _LEFT_S)
     while (left := place.pids()) and time.monotonic() < until:
         time.sleep(_LOOK_S)
     found.left = [f"{pid} {_command_line(pid)}" for pid in sorted(left)]

@@ -11,18 +11,30 @@ OutsideT = Literal[
     "another boot",  # a second boot runs in the same report folder
     "fill",  # the report's volume is full from now on
     "freeze",  # a write to the report's volume waits in the kernel from now on
+    "freeze, then signals",  # the same, and then `Case.signals`
     "kill all",  # KILL to every process of the boot at once
     "kill preflight or worker",
     "kill supervisor",
     "kill writer",
     "read-only",  # the report's volume is remounted
     "remove",  # the report's folder is deleted
+    "remove cwd",  # the working folder is deleted
     "signals",  # `Case.signals` to the supervisor
     "signals to all",  # the same to every process of the boot, as a terminal or Slurm does
+    "stop writer",  # STOP: it hangs, and KILL would end it
+    "suspend",  # STOP to all processes, and after two seconds CONT
     "unmount",  # the report's volume is gone, its mount point is there
 ]
 VolumeT = Literal["", "tmpfs", "loop"]  # what the report folder is made on
-StreamsT = Literal["files", "nobody reads stderr", "stdout closed", "stdout full"]
+StreamsT = Literal[
+    "files",
+    "nobody reads stderr",
+    "nobody reads stdout",
+    "stderr closed",
+    "stderr full",
+    "stdout closed",
+    "stdout full",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +59,10 @@ class Expect:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One boot. `within_s` bounds the time from the strike to the end of the process."""
+    """One boot. `within_s` bounds the time from the strike to the end of the process.
+
+    In the values of `settings` `{folder}` is the boot's own, empty one.
+    """
 
     name: str
     stage: str
@@ -60,13 +75,16 @@ class Case:
     at_s: float | None = None  # strike from outside after this time, wherever the boot is
     frozen: bool = False  # a frozen file system for the fault to write to
     memory_bytes: int = 0  # a real limit of a control group
+    processes: int = 0  # the same, of how many there may be
+    files: int = 0  # that a process may have open
+    inherited: tuple[str, ...] = ()  # options of env(1): signals ignored or blocked at the start
     volume: VolumeT = ""
     streams: StreamsT = "files"
 
     @property
     def needs_root(self) -> bool:
         """Mounts and limits are root's to make."""
-        return bool(self.frozen or self.memory_bytes or self.volume)
+        return bool(self.frozen or self.memory_bytes or self.processes or self.volume)
 
     @property
     def heavy(self) -> bool:

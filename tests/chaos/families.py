@@ -68,10 +68,12 @@ _FLOODS: dict[str, Expect] = {
     "print_endless_line": GOES_ON,
     "print_garbage": GOES_ON,
     "send_garbage": LIED,
+    "close_pipes": LIED,
     "send_half_a_line": replace(LIED, kind=None),
     "send_endless_line": LIED,
     "send_other_version": LIED,
     "send_lie": LIED,
+    "send_big_checks": LIED,
     "send_million": replace(LIED, codes=frozenset({0, 70}), kind=None),
 }
 _LEAVERS = {

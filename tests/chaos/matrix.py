@@ -37,7 +37,15 @@ def cheap() -> Iterator[Case]:
     yield from outside.streams("checkpoint")
     yield from outside.sweep("checkpoint", (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.7, 0.9), _TERM)
     yield from outside.sweep("checkpoint", (0.3, 0.4, 0.5, 0.6, 0.8, 1.0), signal.SIGKILL)
+    yield from outside.shortages("checkpoint")
+    yield from outside.inherited("host")
+    yield from outside.building(4.0)
+    yield from of.hangs(("cache",), ("leave_group",))
+    yield from _odd_deadlines()
     yield of.whole_deadline("cache")
+    for case in of.deaths(("host",), ("segfault", "raise_error")):
+        settings = {**case.settings, "BOOT_LOG_FORMAT": "text"}
+        yield replace(case, name=f"{case.name}+text", settings=settings)
     yield from _on_a_gpu_profile()
 
 
@@ -140,6 +148,16 @@ def _while_importing() -> Iterator[Case]:
         if case.fault == "wedge_without_term" and not case.outside:
             settings["BOOT_STACK_TIMEOUT_S"] = "4"
         yield replace(case, settings=settings, within_s=bound)
+
+
+def _odd_deadlines() -> Iterator[Case]:
+    """Shorter than a fork takes; and the settings' own, which no variable changes."""
+    hung = replace(of.HUNG, kind="deadline")
+    settings = {**of.only("host"), "BOOT_HOST_TIMEOUT_S": "0.001"}
+    yield Case("tiny_deadline@host", "host", "sleep_forever", hung, 10, settings, at_s=0)
+    yield Case("sleep_forever@settings", "settings", "sleep_forever", hung, 75, of.only("host"))
+    gone = replace(_RAISED_IN_SETTINGS, kind=None)
+    yield Case("raise_exit@settings", "settings", "raise_exit", gone, 10, of.only("host"))
 
 
 def _on_a_gpu_profile() -> Iterator[Case]:

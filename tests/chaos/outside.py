@@ -16,6 +16,7 @@ from tests.chaos.cases import Case
 from tests.chaos.places import Place, run
 
 _BETWEEN_S = 0.7  # two signals are two requests only some time apart
+_SUSPENDED_S = 2.0
 _WRITTEN_S = 0.5  # by now the stage that has begun stands in the report, also on a busy machine
 
 
@@ -62,12 +63,26 @@ def _kill_supervisor(struck: Struck) -> None:
 
 
 def _kill_writer(struck: Struck) -> None:
+    _send(_writer(struck), signal.SIGKILL)
+
+
+def _stop_writer(struck: Struck) -> None:
+    _send(_writer(struck), signal.SIGSTOP)
+
+
+def _suspend(struck: Struck) -> None:
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        for pid in struck.place.pids():
+            _send(pid, number)
+        time.sleep(_SUSPENDED_S)
+
+
+def _writer(struck: Struck) -> int:
     """The one child of the supervisor that is neither the stage's process nor a new program."""
     line = Path(f"/proc/{struck.supervisor}/cmdline").read_bytes()
     for pid in _children(struck.supervisor):
         if pid != struck.victim and Path(f"/proc/{pid}/cmdline").read_bytes() == line:
-            _send(pid, signal.SIGKILL)
-            return
+            return pid
     raise ProcessLookupError("the supervisor has no writer")
 
 
@@ -101,6 +116,18 @@ def _freeze(struck: Struck) -> None:
     run("fsfreeze", "--freeze", str(struck.place.reports))
 
 
+def _freeze_and_signal(struck: Struck) -> None:
+    """The stage goes on, so that its end is being written when the signals come."""
+    _freeze(struck)
+    (struck.place.folder / "go").touch()
+    time.sleep(_BETWEEN_S)
+    _signals(struck)
+
+
+def _remove_cwd(struck: Struck) -> None:
+    struck.place.work.rmdir()
+
+
 def _another_boot(struck: Struck) -> None:
     """One that ends at once and well, unstruck."""
     environ = {k: v for k, v in struck.environ.items() if not k.startswith("CHAOS_")}
@@ -128,13 +155,17 @@ _ACTIONS: dict[str, Callable[[Struck], None]] = {
     "another boot": _another_boot,
     "fill": _fill,
     "freeze": _freeze,
+    "freeze, then signals": _freeze_and_signal,
     "kill all": _kill_all,
     "kill preflight or worker": _kill_victim,
     "kill supervisor": _kill_supervisor,
     "kill writer": _kill_writer,
     "read-only": _read_only,
     "remove": _remove,
+    "remove cwd": _remove_cwd,
     "signals": _signals,
     "signals to all": _signals_to_all,
+    "stop writer": _stop_writer,
+    "suspend": _suspend,
     "unmount": _unmount,
 }

@@ -38,6 +38,7 @@ class Place:
     """Where one boot runs. `groups` hold all its processes, whatever they do to get away."""
 
     folder: Path
+    work: Path
     reports: Path
     groups: list[Path] = field(default_factory=list)
     frozen: Path | None = None
@@ -77,10 +78,11 @@ class Place:
 @contextlib.contextmanager
 def place_for(case: Case, folder: Path) -> Iterator[Place]:
     """Make what the case needs, and undo it."""
-    place = Place(folder, folder / "reports")
+    place = Place(folder, folder / "work", folder / "reports")
+    place.work.mkdir()
     with contextlib.ExitStack() as stack:
         if can_mount():
-            place.groups = stack.enter_context(_groups(folder.name, case.memory_bytes))
+            place.groups = stack.enter_context(_groups(folder.name, case))
         if case.volume:
             place.reports = stack.enter_context(_volume(folder / "volume", case.volume))
         if case.frozen:
@@ -94,31 +96,30 @@ def place_for(case: Case, folder: Path) -> Iterator[Place]:
 
 
 def _parents() -> list[Path]:
-    """Version 1's memory controller, or the one hierarchy of version 2."""
-    for each in (_GROUPS / "memory", _GROUPS):
-        if (each / "cgroup.procs").exists():
-            return [each]
-    return []
+    """Version 1's controllers of memory and processes, or the one hierarchy of version 2."""
+    found = [_GROUPS / "memory", _GROUPS / "pids", _GROUPS]
+    return [each for each in found if (each / "cgroup.procs").exists()]
 
 
 @contextlib.contextmanager
-def _groups(name: str, memory_bytes: int) -> Iterator[list[Path]]:
-    """A group of its own for the boot."""
+def _groups(name: str, case: Case) -> Iterator[list[Path]]:
+    """A group of its own for the boot, in each hierarchy."""
     made = [parent / name for parent in _parents()]
     for group in made:
         group.mkdir()
     try:
-        if memory_bytes:
-            _limit(made[0], memory_bytes)
+        for file, limit in (
+            ("memory.limit_in_bytes", case.memory_bytes),
+            ("memory.max", case.memory_bytes),
+            ("pids.max", case.processes),
+        ):
+            for group in made:
+                if limit and (group / file).exists():
+                    (group / file).write_text(str(limit), encoding="ascii")
         yield made
     finally:
         for group in made:
             _remove(group)
-
-
-def _limit(group: Path, limit: int) -> None:
-    old, new = group / "memory.limit_in_bytes", group / "memory.max"
-    (old if old.exists() else new).write_text(str(limit), encoding="ascii")
 
 
 def _remove(group: Path) -> None:

@@ -167,9 +167,17 @@ class Container:
         found = self.processes(sys.executable)
         return [each for each in found if not each.line.startswith(_ABOVE)]
 
-    def on_the_network(self) -> list[Process]:
-        """The processes that hold a socket."""
-        return [each for each in self.processes(_BOOT) if _has_socket(each.pid)]
+    def forked(self) -> tuple[Process, Process]:
+        """The processes that a boot forks, in this order: the writer of files and the preflight."""
+        self.until(lambda: len(self._forked()) > 1, "two forks")
+        writer, preflight, *_ = self._forked()
+        return writer, preflight
+
+    def _forked(self) -> list[Process]:
+        _, *found = [
+            each for each in self.processes(_BOOT) if not each.line.startswith(_ABOVE)
+        ] or [None]
+        return found
 
     def kill_inside(self, process: Process, name: str = "KILL") -> None:
         """As somebody in the container would."""
@@ -250,8 +258,9 @@ def silent_hub() -> Iterator[str]:
 
 @contextlib.contextmanager
 def _started(*arguments: str) -> Iterator[str]:
-    identity = docker("run", "--detach", f"--label={_LABEL}", *arguments).stdout.strip()
+    identity = docker("create", f"--label={_LABEL}", *arguments).stdout.strip()
     try:
+        docker("start", identity)
         yield identity
     finally:
         docker("rm", "--force", identity, check=False)
@@ -275,11 +284,3 @@ def _variables(given: Given) -> list[str]:
         **given.settings,
     }
     return [f"--env={name}={value}" for name, value in wanted.items()]
-
-
-def _has_socket(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        for each in Path(f"/proc/{pid}/fd").iterdir():
-            if str(each.readlink()).startswith("socket:"):
-                return True
-    return False

@@ -94,6 +94,18 @@ def stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def leave_group() -> NoReturn:
+    """Join the supervisor's own process group, where a KILL to the child's group does not come."""
+    os.setpgid(0, os.getpgid(os.getppid()))
+    sleep_without_term()
+
+
+def close_pipes() -> NoReturn:
+    """Hang up on the supervisor and go on."""
+    os.closerange(0, 1024)
+    sleep_without_term()
+
+
 def wait_in_kernel() -> None:
     """State D that no KILL ends: a write to a frozen file system."""
     (Path(os.environ["CHAOS_FROZEN"]) / "file").write_text("x")
@@ -211,12 +223,23 @@ def send_lie() -> None:
 
 def send_million() -> None:
     """Valid checks of this stage, without end."""
-    name = os.environ["CHAOS_STAGE"]
-    record = {"stage": name, "id": f"{name}.chaos", "status": "pass", "severity": "critical"}
-    event = {"v": 1, "kind": "check_ended", "record": {**record, "reason": "one of a million"}}
-    block = (json.dumps(event).encode() + b"\n") * 1000
+    block = _check("one of a million") * 1000
     for _ in range(1000):
         _send(block)
+
+
+def send_big_checks() -> None:
+    """Valid checks, no more than some hundred, each of a megabyte."""
+    block = _check("x" * 1_000_000)
+    for _ in range(300):
+        _send(block)
+
+
+def _check(reason: str) -> bytes:
+    name = os.environ["CHAOS_STAGE"]
+    record = {"stage": name, "id": f"{name}.chaos", "status": "pass", "severity": "critical"}
+    event = {"v": 1, "kind": "check_ended", "record": {**record, "reason": reason}}
+    return json.dumps(event).encode() + b"\n"
 
 
 def leave_daemon() -> None:
@@ -296,6 +319,7 @@ def _write_only(number: int) -> bool:
 FAULTS: dict[str, Callable[[], object]] = {
     "abort": os.abort,
     "bus_error": bus_error,
+    "close_pipes": close_pipes,
     "exit_0": lambda: os._exit(0),
     "exit_3": lambda: os._exit(3),
     "fill_memory": fill_memory,
@@ -303,6 +327,7 @@ FAULTS: dict[str, Callable[[], object]] = {
     "kill_self": kill_self,
     "leave_and_hang": leave_and_hang,
     "leave_daemon": leave_daemon,
+    "leave_group": leave_group,
     "leave_holder": leave_holder,
     "leave_holder_and_die": leave_holder_and_die,
     "leave_hydra": leave_hydra,
@@ -318,6 +343,7 @@ FAULTS: dict[str, Callable[[], object]] = {
     "raise_interrupt": raise_interrupt,
     "run_out_of_addresses": run_out_of_addresses,
     "segfault": segfault,
+    "send_big_checks": send_big_checks,
     "send_endless_line": send_endless_line,
     "send_garbage": send_garbage,
     "send_half_a_line": send_half_a_line,
