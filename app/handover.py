@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,7 +20,6 @@ from app.facts.words import one_line
 from app.outcome import Fault, Finding, failed
 from app.plan import Plan
 from app.report import Report
-from app.streams import put
 
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37  # linux/prctl.h
 # Python ignores these from its start and keeps no memory of what they were before.
@@ -83,7 +82,8 @@ def hand_over(
         OSError: the command cannot be run; `exec_failure` says it in words.
     """
     for stream in (sys.stdout, sys.stderr):
-        put(stream, "")  # exec drops what is still in a buffer
+        with suppress(OSError, ValueError):  # broken or closed: no reason to stay
+            stream.flush()  # exec drops what is still in a buffer
     with _as_at_the_start(ignored):
         last_look()
         os.execvpe(command[0], list(command), dict(environ))  # noqa: S606 - no shell is the point

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -28,7 +27,7 @@ def run(work: Work, order: Order, stdout: int, sink: PipeSink) -> None:
     sink.section("job", record)
     job.adopt_stdout(stdout)
     end = job.run(target, work.model, work.tokenizer, order.report, order.job_path)
-    sys.stdout.flush()
+    job.wind_up()
     spent = round(time.monotonic() - began, 3)
     ended = {"duration_s": spent, "returned": end.returned, "raised": end.raised, "code": end.code}
     sink.section("job", record.model_copy(update=ended))

@@ -43,8 +43,8 @@ _IN_URL = re.compile(r"://[^/\s:@]*:(?P<password>[^\s@]+)@")
 # A word as the report itself writes them. Hidden, it would make a report that nobody can read.
 _WORD = re.compile(r"[A-Za-z_]+")
 _TIME = re.compile(r"[0-9]{4}-[0-9T:.+-]*")
-# What is worth looking for in parts: random characters, no sentence and no address.
-_TOKEN_LIKE = re.compile(r"[A-Za-z0-9_.~+/=-]{16,}")
+# What is worth looking for in parts: no sentence, and no address either.
+_TOKEN_LIKE = re.compile(r"\S{16,}")
 
 
 def known_secrets(environ: Mapping[str, str], folder: Path | None) -> frozenset[str]:

@@ -12,7 +12,8 @@ import gc
 # 150,000 objects that live as long as the process: collecting among them costs 15 % of the boot.
 gc.disable()
 
-import os  # noqa: E402 - the collector first
+import contextlib  # noqa: E402 - the collector first
+import os  # noqa: E402
 import signal  # noqa: E402
 import sys  # noqa: E402
 from typing import TYPE_CHECKING, NoReturn  # noqa: E402
@@ -75,7 +76,7 @@ def main() -> None:
     order = orders.next()
     if order is None:
         return
-    environment.pin(order.plan.profile)
+    pinned = environment.pin(order.plan.profile)
     trouble: BootError | None = None
     try:
         stack.import_stack()
@@ -90,6 +91,7 @@ def main() -> None:
     if order is not None and work is not None:
         from app import job_stage
 
+        environment.open_network(pinned)
         job_stage.run(work, order, stdout, sink)
         sink.send(Ended(peak_bytes=peak_bytes()))
     leave()
@@ -110,8 +112,9 @@ def guard(order: Order, trouble: BootError | None, sink: PipeSink) -> Work | Non
 
 def leave() -> NoReturn:
     """End at once: taking the interpreter down takes 1.5 s to free what the kernel frees."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # a job may have closed it
+            stream.flush()
     os._exit(0)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-
-from transformers import PreTrainedTokenizerBase, ProcessorMixin
+from typing import TYPE_CHECKING
 
 from app.report import Report
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase, ProcessorMixin
 
 DATA = Path(__file__).parent / "data" / "questions.jsonl"
 
@@ -50,8 +52,7 @@ def questions() -> list[dict[str, str]]:
 def chat(tokenizer: PreTrainedTokenizerBase, question: str, answer: str | None = None) -> str:
     """Question and answer as the model's own chat template writes them.
 
-    Without an answer it ends where the model has to go on. The trainers put the first token (BOS)
-    in front themselves: with the template's own there would be two.
+    Without an answer it ends where the model has to go on.
     """
     messages = [{"role": "user", "content": question}]
     if answer is not None:
@@ -59,4 +60,7 @@ def chat(tokenizer: PreTrainedTokenizerBase, question: str, answer: str | None =
     text: str = tokenizer.apply_chat_template(
         messages, tokenize=False, add_generation_prompt=answer is None
     )
-    return text.removeprefix(tokenizer.bos_token or "")
+    # A trainer tokenises the text once more, and most tokenizers put a BOS in front by themselves.
+    if tokenizer("").input_ids[:1] == [tokenizer.bos_token_id]:
+        text = text.removeprefix(tokenizer.bos_token)
+    return text

@@ -59,8 +59,9 @@ def a_journal(
     *,
     folder: Path = Path("/reports"),
     log: io.StringIO | None = None,
+    secret: str = SECRET,
 ) -> Journal:
-    redactor = Redactor({"HF_TOKEN": SECRET}, None)
+    redactor = Redactor({"HF_TOKEN": secret}, None)
     said = Log("text", redactor, log or io.StringIO())
     return Journal(folder, writer or FakeWriter(), IDENTITY, said, redactor)
 
@@ -135,6 +136,16 @@ class Children:
         self._all.append(child)
         self.watch.add(child)
         return child
+
+    @contextmanager
+    def signalled(self) -> Iterator[None]:
+        """The watch gets the signals of this process."""
+        with installed() as signals:
+            self.watch._signals = signals
+            try:
+                yield
+            finally:
+                self.watch._signals = self.signals
 
     def forget(self, child: Child) -> None:
         """It has ended and is closed."""

@@ -51,6 +51,7 @@ def fail(*_, **__):
     except ValueError as error:
         raise RuntimeError("it was " + "." * 100 + told) from error
 """
+_TELL_NOTHING = "def tell():\n    return os.environ['HF_TOKEN'] + os.environ['DB_PASSWORD']\n\n"
 LOGS = pytest.mark.parametrize("log", ["text", "json"])
 TINY = {"BOOT_MAX_SEQ_LENGTH": "256"}
 
@@ -134,9 +135,6 @@ def test_an_exception_and_output_of_the_torch_free_stages(cage: Cage, log: str, 
     assert not cage.leaks()
 
 
-_TELL_NOTHING = "def tell():\n    return os.environ['HF_TOKEN'] + os.environ['DB_PASSWORD']\n\n"
-
-
 def test_the_command_line_before_and_after_the_dashes(cage: Cage) -> None:
     secret = given(cage)
     arguments = [f"--token={cage.plant('value', shaped())}", cage.plant("name", shaped())]
@@ -144,6 +142,9 @@ def test_the_command_line_before_and_after_the_dashes(cage: Cage) -> None:
     arguments += [f"--{cage.plant('after', shaped())}", secret["HF_TOKEN"]]
     cage.boot(secret, *arguments)
     assert cage.code == 64
+    assert not cage.leaks()
+    cage.boot(secret, "--help")
+    assert cage.code == 0
     assert not cage.leaks()
 
 
@@ -161,7 +162,7 @@ def echoing(status: int, canary: str) -> Iterator[int]:
             self.end_headers()
             self.wfile.write(told if self.command == "GET" else b"")
 
-        do_HEAD = do_GET
+        do_HEAD = do_GET  # noqa: N815 - the server's name for it
 
         def log_message(self, *_: object) -> None:
             """Say nothing."""
@@ -209,7 +210,8 @@ def test_a_secret_file(cage: Cage) -> None:
     tell = tell.replace("one = os.environ[name]", "one = tell_one(name)")
     tell += (
         "def tell_one(name):\n"
-        "    return open('/run/secrets/' + ('db' if name[0] == 'D' else 'hf_token')).read().strip()\n"
+        "    name = 'db' if name[0] == 'D' else 'hf_token'\n"
+        "    return open('/run/secrets/' + name).read().strip()\n"
         "import app.probes.host as place\nplace.probe_host = fail\n"
     )
     (cage.inputs / "sitecustomize.py").write_text(tell)
@@ -309,9 +311,8 @@ def test_a_job_that_tells_and_fails(cage: Cage) -> None:
     """Its own output on standard output is its own business; what we tell of it is ours."""
     frame = cage.plant("function", shaped())
     (cage.inputs / "canary_job.py").write_text(
-        _TELL.replace("print(", "print(file=sys.stderr, *[").replace(", flush=True)", "])")
-        if False
-        else _TELL + f"\ndef {frame}(model, tokenizer, report):\n"
+        f"{_TELL}\ndef main(*given):\n    {frame}(*given)\n\n"
+        f"def {frame}(model, tokenizer, report):\n"
         "    sys.stdout = sys.stderr\n"
         "    assert os.environ['HF_TOKEN'] not in repr(report)\n"
         "    fail()\n"
@@ -320,12 +321,13 @@ def test_a_job_that_tells_and_fails(cage: Cage) -> None:
     cage.boot(
         {
             "BOOT_BASE_MODEL_ID": str(tiny_model("llama-nf4")),
-            "BOOT_JOB": f"canary_job:{frame[:40]}",
+            "BOOT_JOB": "canary_job:main",
             **secret,
             **TINY,
         }
     )
-    assert cage.code in (1, 78), cage.err.decode()
+    assert cage.code == 1, cage.err.decode()
+    assert "it was ...." in cage.report["job"]["raised"]
     assert not cage.leaks()
 
 

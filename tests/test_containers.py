@@ -135,8 +135,8 @@ def test_a_killed_worker_is_a_finding(tmp_path: Path, hub: str, moment: str, ent
 @every_entry
 def test_a_killed_preflight_is_a_finding(tmp_path: Path, hub: str, entry: str) -> None:
     with boot(tmp_path, hub, "preflight", entry) as container:
-        container.until(container.connected, "a connection to the hub")
-        container.kill_inside(container.connected()[0])
+        container.until_stage("cache")
+        container.kill_inside(container.preflight())
         end = container.end()
     agrees(end, 70)
     assert end.statuses["cache"] == "error"

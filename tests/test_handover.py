@@ -41,9 +41,11 @@ def become(
     program = f"import os, signal, sys\n{textwrap.dedent(code)}\n"
     if "hand_over(" not in code:
         program += "from app.handover import hand_over\nhand_over(sys.argv[1:], os.environ)\n"
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environ.pop("PYTHONUNBUFFERED", None)  # or nothing shows who flushes the buffers
     return subprocess.Popen(
         [sys.executable, "-c", program, *command],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
+        env=environ | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         pass_fds=given,

@@ -42,11 +42,13 @@ def returning(folder: Path, expression: str) -> JobEnd:
 
 
 def program(folder: Path, code: str, *descriptors: int) -> subprocess.CompletedProcess[str]:
-    """A process of its own, as the worker is."""
+    """A process of its own, as the worker is: with buffers, or nothing shows who flushes them."""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environ.pop("PYTHONUNBUFFERED", None)
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=environ,
         capture_output=True,
         text=True,
         timeout=60,
@@ -412,3 +414,33 @@ def test_an_interrupt_ends_the_waiting_for_threads_and_not_the_exit_functions(
         """,
     )
     assert (done.returncode, done.stdout) == (3, "exit function\n"), done.stderr
+
+
+@pytest.mark.parametrize("deed", ["close", "detach"])
+def test_a_job_may_close_its_streams(tmp_path: Path, deed: str) -> None:
+    (tmp_path / "the_job.py").write_text(
+        f"import sys\ndef main(model, tokenizer, report):\n    sys.stdout.{deed}()\n    return 6\n"
+    )
+    code = """
+        import os
+        from app.engine.job import run
+        os._exit(run("the_job:main", None, None, None, ["."]).code)
+    """
+    assert program(tmp_path, code).returncode == 6
+
+
+def test_output_that_cannot_be_written_is_told_and_tried_once(tmp_path: Path) -> None:
+    (tmp_path / "the_job.py").write_text(
+        "def main(model, tokenizer, report):\n    print('buffered')\n"
+    )
+    code = """
+        import os, sys
+        from app.engine.job import adopt_stdout, run
+        adopt_stdout(os.open("/dev/full", os.O_WRONLY))
+        end = run("the_job:main", None, None, None, ["."])
+        sys.stdout.flush()
+        os._exit(end.code)
+    """
+    done = program(tmp_path, code)
+    assert done.returncode == 0
+    assert done.stderr == "lost what was printed last: [Errno 28] No space left on device\n"

@@ -78,9 +78,13 @@ print(orphans.end(but=[]))
 
 def test_what_was_there_before_stays(tmp_path: Path) -> None:
     """A script may have started it, and then become the boot by `exec`."""
-    code = "before = subprocess.Popen(['sleep', '300']); orphans = Orphans(); adopt_orphans()\n"
-    code += "own = subprocess.Popen(['sleep', '300']); kept = subprocess.Popen(['sleep', '300'])\n"
-    code += "print(orphans.end(but=[kept.pid]), before.pid, kept.pid, own.pid)"
+    code = """
+def sleep():
+    return subprocess.Popen(['sleep', '300'], stdout=subprocess.DEVNULL)
+before = sleep(); orphans = Orphans(); adopt_orphans()
+own, kept = sleep(), sleep()
+print(orphans.end(but=[kept.pid]), before.pid, kept.pid, own.pid)
+"""
     with program(tmp_path, code) as (done, before, kept, own):
         assert done == "True"
         assert runs(int(before))
@@ -91,7 +95,8 @@ def test_what_was_there_before_stays(tmp_path: Path) -> None:
 def test_what_they_start_meanwhile_is_theirs(tmp_path: Path) -> None:
     """A script's background loop starts a process a second, and none of them is the boot's."""
     code = """
-before = subprocess.Popen(['sh', '-c', 'sleep 0.3; sleep 300 & echo $! > $TEST_FOLDER/late; wait'])
+loop = 'sleep 0.3; sleep 300 & echo $! > $TEST_FOLDER/late; wait'
+before = subprocess.Popen(['sh', '-c', loop], stdout=subprocess.DEVNULL)
 orphans = Orphans(); adopt_orphans()
 late = os.environ['TEST_FOLDER'] + '/late'
 while not os.path.exists(late) or not open(late).read().strip():

@@ -20,7 +20,7 @@ from app.signals import Interrupted
 from app.stages import WORKER_STAGES
 from app.watch import ChildDied, DeadlineOver
 from tests.boots import runs, state, until
-from tests.fakes_core import Children, a_stage, children, installed, lines, no_deadline
+from tests.fakes_core import Children, a_stage, children, lines, no_deadline
 
 END = Ended(peak_bytes=1)
 ALL = [*(event for name in WORKER_STAGES for event in a_stage(name)), END]
@@ -74,9 +74,10 @@ def test_every_death_and_every_lie_is_noticed(
     start: Children, code: str, protocol: str, status: int | None
 ) -> None:
     child = start.start(code)
-    with pytest.raises(ChildDied, match=protocol) as caught:
+    with pytest.raises(ChildDied) as caught:
         list(listen(start, child))
-    assert bool(caught.value.protocol) is bool(protocol)
+    assert protocol in caught.value.protocol
+    assert bool(protocol) is bool(caught.value.protocol)
     if status is not None:
         assert child.status is not None
         assert os.waitstatus_to_exitcode(child.status) == status
@@ -121,8 +122,7 @@ def test_a_flood_of_output_holds_up_neither_events_nor_deadline(start: Children)
     found: list[Event] = []
     began = time.monotonic()
     with pytest.raises(DeadlineOver):
-        for event in listen(start, child, within(3)):
-            found.append(event)  # noqa: PERF402 - what came before it raised counts
+        found.extend(listen(start, child, within(3)))
     assert found == said
     assert time.monotonic() - began < GENEROUS_S
 
@@ -152,8 +152,7 @@ def test_a_child_is_looked_at_about_once_a_second(start: Children) -> None:
 
 
 def test_a_request_to_end_is_acted_on_at_once(start: Children) -> None:
-    with installed() as signals:
-        start.watch._signals = signals
+    with start.signalled():
         child = start.start("os.kill(parent, signal.SIGTERM); time.sleep(60)")
         began = time.monotonic()
         with pytest.raises(Interrupted, match="SIGTERM"):
@@ -162,8 +161,7 @@ def test_a_request_to_end_is_acted_on_at_once(start: Children) -> None:
 
 
 def test_what_is_for_a_job_is_only_told(start: Children) -> None:
-    with installed() as signals:
-        start.watch._signals = signals
+    with start.signalled():
         child = start.start("os.kill(parent, signal.SIGUSR1); time.sleep(60)")
         with pytest.raises(DeadlineOver):
             list(listen(start, child, within(1)))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from app.facts.host import cache_folders
+from app.facts.host import cache_folders, offline_variable
 from app.profiles import Profile
 
 # Whatever the user set: each of these decides whether a boot is right or ends at all.
@@ -46,10 +47,14 @@ _KEPT = ("UNSLOTH_FORCE_SINGLE_COMPILE_WORKER",)
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """What `pin` did: variables with the value they now have, and the names it removed."""
+    """What `pin` did: variables with the value they now have, and the names it removed.
+
+    `network` is what the user had said of the hub before it was closed to the engine.
+    """
 
     variables: Mapping[str, str]
     cleared: tuple[str, ...]
+    network: Mapping[str, str]
 
 
 def pin(
@@ -66,6 +71,7 @@ def pin(
     # folders also spares a uid without a passwd entry: torch 2.10 asks for the user's name where
     # TORCHINDUCTOR_CACHE_DIR is unset, and dies at import.
     folders = cache_folders(environ, profile).environment()
+    network = {name: environ[name] for name in _OFFLINE if name in environ}
     cleared = tuple(sorted(name for name in environ if _is_cleared(name)))
     for name in cleared:
         del environ[name]
@@ -74,7 +80,22 @@ def pin(
     for name, value in _DEFAULTS.items():
         environ.setdefault(name, value)
     names = (*wanted, *_DEFAULTS)
-    return Pinned(MappingProxyType({name: environ[name] for name in names}), cleared)
+    variables = MappingProxyType({name: environ[name] for name in names})
+    return Pinned(variables, cleared, MappingProxyType(network))
+
+
+def open_network(pinned: Pinned, environ: MutableMapping[str, str] = os.environ) -> None:
+    """Let a job reach the hub again, unless the user has forbidden it: data sets, push_to_hub.
+
+    The libraries have read their variables when they were imported, so they are told as well.
+    """
+    for name in _OFFLINE:
+        environ.pop(name, None)
+    environ.update(pinned.network)
+    if offline_variable(environ) is None:
+        for name in ("huggingface_hub.constants", "datasets.config"):
+            if name in sys.modules:
+                vars(sys.modules[name])["HF_HUB_OFFLINE"] = False
 
 
 def _is_cleared(name: str) -> bool:

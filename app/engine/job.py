@@ -6,6 +6,7 @@ Imports no torch itself. The job runs in the worker, where the stack is loaded a
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib
 import inspect
 import io
@@ -17,6 +18,7 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from app.errors import causes
@@ -208,7 +210,7 @@ def adopt_stdout(descriptor: int) -> None:
 
     What was printed before goes where it went before. The descriptor itself is closed.
     """
-    put(sys.stdout, "")
+    _flush()
     os.dup2(descriptor, 1)  # inheritable, as standard streams are
     os.close(descriptor)
     # Buffered as the interpreter would have done it, had it started with this output.
@@ -247,4 +249,12 @@ def _flush() -> None:
     """Nothing printed is lost by `os._exit`; a stream that the job has put there is its own."""
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
         if isinstance(stream, io.TextIOWrapper):
-            put(stream, "")
+            try:
+                stream.flush()
+            except ValueError:
+                continue  # closed or detached by the job
+            except OSError as error:
+                _say(f"lost what was printed last: {error}\n")
+                # Whoever flushes again finds it done.
+                with contextlib.suppress(OSError), Path(os.devnull).open("wb") as nowhere:
+                    os.dup2(nowhere.fileno(), stream.fileno())

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from app.facts.job_target import JobTargetFacts
 from app.profiles import GIB, Profile
 
+_TRUE = frozenset({"1", "ON", "YES", "TRUE"})  # as the hub's client reads a switch
+
 
 @dataclass(frozen=True, slots=True)
 class Folder:
@@ -169,3 +171,12 @@ class HostFacts:
     caches: tuple[FolderFacts, ...]
     memory: MemoryFacts = MemoryFacts()
     job: JobTargetFacts | None = None
+
+
+def offline_variable(environ: Mapping[str, str]) -> str | None:
+    """The first variable that forbids the network, None when none does.
+
+    The hub's client reads these; any of them means all of them to Unsloth.
+    """
+    names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
+    return next((name for name in names if environ.get(name, "").upper() in _TRUE), None)

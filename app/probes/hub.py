@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from app import rehearsal
 from app.errors import BootError
 from app.facts.cache import CacheFacts, FileEntry
-from app.facts.host import cache_folders, expand
+from app.facts.host import cache_folders, expand, offline_variable
 from app.facts.words import is_utf8, one_line
 from app.outcome import Fault, Finding, failed
 from app.plan import Plan
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 # A first build takes about ten seconds on two cores.
 REHEARSAL_TIMEOUT_S = 600.0
-# The hub's client reads these; any of them means all of them to Unsloth.
-_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
-_TRUE = frozenset({"1", "ON", "YES", "TRUE"})
 _LONGEST_NAME = 96  # characters, of a repository
 # .../models--org--name/snapshots/<commit>: a folder of the hub's cache knows its own origin.
 _SNAPSHOT = re.compile(r".*/models--(?P<repo>[^/]+)/snapshots/(?P<commit>[0-9a-f]{40})")
@@ -76,11 +73,6 @@ def resolve_model(
         wait=wait,
     )
     return _fetched(facts, fetch(request), path)
-
-
-def offline_variable(environ: Mapping[str, str]) -> str | None:
-    """The first variable that forbids the network, None when none does."""
-    return next((name for name in _OFFLINE if environ.get(name, "").upper() in _TRUE), None)
 
 
 def _fetched(facts: CacheFacts, got: Snapshot | Finding, path: Path) -> CacheFacts:
