@@ -76,7 +76,8 @@ def main() -> None:
     order = orders.next()
     if order is None:
         return
-    pinned = environment.pin(order.plan.profile)
+    network = environment.network_as_given()
+    environment.pin(order.plan.profile)
     trouble: BootError | None = None
     try:
         stack.import_stack()
@@ -91,7 +92,7 @@ def main() -> None:
     if order is not None and work is not None:
         from app import job_stage
 
-        environment.open_network(pinned)
+        environment.open_network(network)
         job_stage.run(work, order, stdout, sink)
         sink.send(Ended(peak_bytes=peak_bytes()))
     leave()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import threading
@@ -33,8 +34,8 @@ import base64, json, os, sys
 from urllib.parse import quote
 
 def tell():
-    for name in ("HF_TOKEN", "DB_PASSWORD"):
-        one = os.environ[name]
+    names = [name for name in ("HF_TOKEN", "DB_PASSWORD", "WANDB_API_KEY") if name in os.environ]
+    for one in map(os.environ.get, names):
         print("plain", one, "in a URL", f"https://me:{one}@host/x?token={quote(one, safe='')}")
         print(json.dumps({"a": one, "b": json.dumps(one)}), repr(one), repr(one.encode()))
         print({"authorization": "Bearer " + one}, flush=True)
@@ -42,7 +43,7 @@ def tell():
             print(base64.b64encode((user + one).encode()).decode(), file=sys.stderr)
         half = len(one) // 2
         print("x" * 30 + one[:half] + "\\n" + one[half:], file=sys.stderr, flush=True)
-    return " and ".join((os.environ["HF_TOKEN"], os.environ["DB_PASSWORD"]))
+    return " and ".join(map(os.environ.get, names))
 
 def fail(*_, **__):
     told = tell()
@@ -68,6 +69,7 @@ def given(cage: Cage, log: str = "text") -> dict[str, str]:
     return {
         "BOOT_LOG_FORMAT": log,
         "HF_TOKEN": cage.plant("HF_TOKEN", shapeless("/+=&'%x")),
+        "WANDB_API_KEY": cage.plant("WANDB_API_KEY", secrets.token_hex(20)),
         "DB_PASSWORD": cage.plant("DB_PASSWORD", shapeless("p@s/\"w'\\rd\N{EURO SIGN}z")),
     }
 
@@ -205,13 +207,10 @@ def test_a_secret_file(cage: Cage) -> None:
     folder.mkdir(parents=True)
     (folder / "hf_token").write_text(cage.plant("hf_token", shapeless()) + "\n")
     (folder / "db").write_text(cage.plant("another file", shapeless()))
-    tell = _TELL.replace('os.environ["HF_TOKEN"]', 'open("/run/secrets/hf_token").read().strip()')
-    tell = tell.replace('os.environ["DB_PASSWORD"]', 'open("/run/secrets/db").read()')
-    tell = tell.replace("one = os.environ[name]", "one = tell_one(name)")
-    tell += (
-        "def tell_one(name):\n"
-        "    name = 'db' if name[0] == 'D' else 'hf_token'\n"
-        "    return open('/run/secrets/' + name).read().strip()\n"
+    tell = _TELL.replace("os.environ", "FILES") + (
+        "import pathlib\n"
+        "FILES = {'HF_TOKEN': pathlib.Path('/run/secrets/hf_token').read_text().strip(),\n"
+        "         'DB_PASSWORD': pathlib.Path('/run/secrets/db').read_text()}\n"
         "import app.probes.host as place\nplace.probe_host = fail\n"
     )
     (cage.inputs / "sitecustomize.py").write_text(tell)

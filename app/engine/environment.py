@@ -47,14 +47,10 @@ _KEPT = ("UNSLOTH_FORCE_SINGLE_COMPILE_WORKER",)
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """What `pin` did: variables with the value they now have, and the names it removed.
-
-    `network` is what the user had said of the hub before it was closed to the engine.
-    """
+    """What `pin` did: variables with the value they now have, and the names it removed."""
 
     variables: Mapping[str, str]
     cleared: tuple[str, ...]
-    network: Mapping[str, str]
 
 
 def pin(
@@ -71,7 +67,6 @@ def pin(
     # folders also spares a uid without a passwd entry: torch 2.10 asks for the user's name where
     # TORCHINDUCTOR_CACHE_DIR is unset, and dies at import.
     folders = cache_folders(environ, profile).environment()
-    network = {name: environ[name] for name in _OFFLINE if name in environ}
     cleared = tuple(sorted(name for name in environ if _is_cleared(name)))
     for name in cleared:
         del environ[name]
@@ -80,18 +75,22 @@ def pin(
     for name, value in _DEFAULTS.items():
         environ.setdefault(name, value)
     names = (*wanted, *_DEFAULTS)
-    variables = MappingProxyType({name: environ[name] for name in names})
-    return Pinned(variables, cleared, MappingProxyType(network))
+    return Pinned(MappingProxyType({name: environ[name] for name in names}), cleared)
 
 
-def open_network(pinned: Pinned, environ: MutableMapping[str, str] = os.environ) -> None:
+def network_as_given(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What the user has said of the hub; to be asked before `pin` closes it to the engine."""
+    return {name: environ[name] for name in _OFFLINE if name in environ}
+
+
+def open_network(given: Mapping[str, str], environ: MutableMapping[str, str] = os.environ) -> None:
     """Let a job reach the hub again, unless the user has forbidden it: data sets, push_to_hub.
 
     The libraries have read their variables when they were imported, so they are told as well.
     """
     for name in _OFFLINE:
         environ.pop(name, None)
-    environ.update(pinned.network)
+    environ.update(given)
     if offline_variable(environ) is None:
         for name in ("huggingface_hub.constants", "datasets.config"):
             if name in sys.modules:

@@ -142,7 +142,9 @@ def disks(stages: tuple[str, ...]) -> Iterator[Case]:
 
 def shortages(stage: str) -> Iterator[Case]:
     """So few processes or open files that one of the boot's own cannot be made."""
-    lacking = expect(70, 74, 75, 79, kind=None, report="any", where="", why="no process to be had")
+    lacking = expect(
+        70, 73, 74, 75, 79, kind=None, report="any", where="", why="no process to be had"
+    )
     for settings, counts in ((only(stage), (1, 2)), (only("stack"), (2, 3))):
         for count in counts:
             name = f"processes_{count}@{settings['BOOT_STOP_AFTER']}"

@@ -142,7 +142,7 @@ def _has_its_exit(case: Case, found: Found, report: dict[str, Any]) -> Iterator[
         yield f"the report says exit {report['exit']['process_code']}, the process {found.code}"
     elif not report["exit"]["reason"]:
         yield "the report's exit has no reason"
-    elif found.code and report["state"] == "complete" and not report["exit"]["next_step"]:
+    elif report["exit"]["code"] not in (0, 130, 143) and not report["exit"]["next_step"]:
         yield "the report's exit has no next step"
 
 

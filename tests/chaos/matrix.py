@@ -114,8 +114,9 @@ def jobs() -> Iterator[Case]:
     yield _job("leave_hydra", of.GOES_ON)
     yield _told(_job("sleep_forever", of.ended_by(_TERM)), _TERM)
     yield _told(_job("none", saved, function="saves"), _TERM)
-    three = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-    yield _told(_job("none", of.GOES_ON, function="counts"), *three)
+    yield _told(_job("sleep_forever", of.ended_by(signal.SIGHUP)), signal.SIGHUP)
+    told = (signal.SIGUSR1, signal.SIGUSR2)
+    yield _told(_job("none", of.GOES_ON, function="counts"), *told)
     yield from (replace(case, settings=job.settings) for case in outside.kills(("job",)))
     yield replace(_job("hold", of.LOST), name="fill@job", outside="fill", volume="tmpfs")
 

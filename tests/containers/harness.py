@@ -159,29 +159,31 @@ class Container:
         return self.processes("app.worker")[0]
 
     def supervisor(self) -> Process:
-        """The boot's own process; what it forks comes later and has its command line too."""
-        return next(each for each in self.processes(_BOOT) if not each.line.startswith(_ABOVE))
+        """The boot's own process."""
+        return self._with_its_line()[0]
+
+    def writer(self) -> Process:
+        """The process that writes the files: the first one that the boot forks."""
+        self.until(lambda: len(self._with_its_line()) > 1, "a writer")
+        return self._with_its_line()[1]
+
+    def preflight(self) -> Process:
+        """The process of the first stages: the second one that the boot forks."""
+        self.until(lambda: len(self._with_its_line()) > 2, "a preflight")
+        return self._with_its_line()[2]
+
+    def _with_its_line(self) -> list[Process]:
+        """The boot, and what it has forked, which has its command line too."""
+        return [each for each in self.of_the_boot() if _BOOT in each.line]
 
     def of_the_boot(self) -> list[Process]:
         """All processes but those above the boot: an init, a shell and what the shell runs."""
         found = self.processes(sys.executable)
         return [each for each in found if not each.line.startswith(_ABOVE)]
 
-    def forked(self) -> tuple[Process, Process]:
-        """The processes that a boot forks, in this order: the writer of files and the preflight."""
-        self.until(lambda: len(self._forked()) > 1, "two forks")
-        writer, preflight, *_ = self._forked()
-        return writer, preflight
-
-    def _forked(self) -> list[Process]:
-        _, *found = [
-            each for each in self.processes(_BOOT) if not each.line.startswith(_ABOVE)
-        ] or [None]
-        return found
-
     def kill_inside(self, process: Process, name: str = "KILL") -> None:
-        """As somebody in the container would."""
-        docker("exec", self.id, "sh", "-c", f"kill -{name} {process.inner}")
+        """As somebody in the container would, whom the container's end may take along."""
+        docker("exec", self.id, "sh", "-c", f"kill -{name} {process.inner}", check=False)
 
     def kill(self, name: str) -> None:
         """As `docker kill -s`: to the container's first process."""
