@@ -227,6 +227,7 @@ def _read(descriptor: int) -> bytes | None:
         return None
 
 
-def kill_group(child: Child) -> None:
-    """End it and what it has started, now."""
+def kill(child: Child) -> None:
+    """End it and what it has started, now; also where it has left the group that it led."""
     child.signal_group(signal.SIGKILL)
+    child.signal(signal.SIGKILL)

@@ -17,7 +17,8 @@ from app.report import CheckRecord, Report
 from app.sections import Section
 
 MAX_LINE_BYTES = 4 * 1024 * 1024  # a census of a large model is some 100 kB
-MAX_EVENTS = 10_000  # a boot has some 200
+MAX_EVENTS = 1000  # a boot has some 200
+MAX_BYTES = 2 * MAX_LINE_BYTES  # of all events of a child; the supervisor holds and writes them
 
 
 class ProtocolError(ValueError):
@@ -130,13 +131,14 @@ class Turns:
         last = stages.index(stop_after) + 1 if stop_after in stages else None
         self._left = list(stages[:last])
         self._in: str | None = None
-        self._n_events = 0
+        self._n_events = self._n_bytes = 0
 
-    def take(self, event: Event) -> None:
-        """Accept the event. Raises ProtocolError when it is not its turn."""
+    def take(self, event: Event, n_bytes: int = 0) -> None:
+        """Accept the event, a line of that length. Raises ProtocolError when it is not its turn."""
         self._n_events += 1
-        if self._n_events > MAX_EVENTS:
-            raise ProtocolError(f"more than {MAX_EVENTS} events")
+        self._n_bytes += n_bytes
+        if self._n_events > MAX_EVENTS or self._n_bytes > MAX_BYTES:
+            raise ProtocolError(f"more than {MAX_EVENTS} events or {MAX_BYTES} bytes")
         match event:
             case StageStarted():
                 if self._in is not None or self._left[:1] != [event.name]:

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from pydantic import TypeAdapter, ValidationError
 
-from app.child import Child, kill_group
+from app.child import Child, kill
 from app.deadlines import Deadlines
 from app.endings import Endings
 from app.events import (
@@ -25,6 +25,7 @@ from app.events import (
 )
 from app.heartbeat import Heartbeat, told
 from app.journal import Journal
+from app.known_secrets import without_hub_tokens
 from app.plan import Plan
 from app.probes.gpu_use import GpuUse
 from app.probes.job_target import search_path_here
@@ -75,7 +76,7 @@ class Guard:
         """All stages that are asked for, as far as they pass."""
         worker = None
         if self._stop not in SUPERVISOR_STAGES:
-            worker = self._start(spawn_worker(self._environ, self._journal.worker_said))
+            worker = self._start(spawn_worker(self._worker_environ(), self._journal.worker_said))
             worker.order(Order(kind="prepare", plan=self.plan))
         self._run_preflight()
         if worker is None or not self._journal.all_passed(_PREFLIGHT_STAGES):
@@ -94,7 +95,7 @@ class Guard:
         """End and reap every child. Bounded: one that hangs in the kernel is left there."""
         self._endings.note_memory()
         for child in self._children:
-            kill_group(child)
+            kill(child)
         self._watch.reaped(self._children)
         for child in self._children:
             child.close()
@@ -126,6 +127,10 @@ class Guard:
         if self._signals.received:
             # No status 0 after a request to end, whatever the job made of it.
             self._journal.interrupted(self._signals.received[0])
+
+    def _worker_environ(self) -> Mapping[str, str]:
+        """The guard loads a folder and asks no hub; a job is the user's own program."""
+        return self._environ if self.plan.job else without_hub_tokens(self._environ)
 
     def _start(self, child: Child) -> Child:
         self._children.append(child)

@@ -162,7 +162,7 @@ def _guarded(step: Callable[[], Any], stage: str, sink: Sink) -> tuple[Any, Find
         return step(), None
     except BootError as error:
         return None, error.finding
-    except Exception as error:  # noqa: BLE001 - the step guard, see the module's docstring
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the step guard, see the docstring
         sink.trouble(stage, error)
         return None, unexpected(error)
 

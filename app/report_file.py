@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from app.redaction import redacted
 from app.report import REPORT_NAME, Report
 
 # Ids stand at the top of a report; nothing longer of a foreign file is read.
@@ -196,4 +197,4 @@ def _label(head: dict[str, str]) -> str:
         return ""
     run_id = "run" if head.get("run_id") in (None, "null") else head["run_id"]
     parts = (run_id, head.get("attempt", "1"), head["report_id"])
-    return "-".join(re.sub(r"[^A-Za-z0-9.]", "_", part)[:64] for part in parts)
+    return "-".join(re.sub(r"[^A-Za-z0-9.]", "_", redacted(part))[:64] for part in parts)

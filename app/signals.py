@@ -55,16 +55,21 @@ class Signals:
         os.set_blocking(self._write_end, False)
 
     def install(self) -> None:
-        """Take over every signal that would end this process without a report."""
-        signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
-        for each in ENDING + TOLD:
-            signal.signal(each, self._note)
+        """Take over every signal that would end this process without a report.
 
-    def uninstall(self) -> None:
-        """Let the kernel decide again, and forget what was noted."""
-        signal.set_wakeup_fd(-1)
+        Whatever the caller has left: a blocked TERM would never come, and where CHLD is ignored
+        the kernel keeps nobody's status. Only what `nohup` asks for is left alone.
+        """
+        signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for each in ENDING + TOLD:
-            signal.signal(each, signal.SIG_DFL)
+            if each != signal.SIGHUP or signal.getsignal(each) is not signal.SIG_IGN:
+                signal.signal(each, self._note)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*ENDING, *TOLD, signal.SIGALRM))
+
+    def hold(self) -> None:
+        """The end has been told: no signal may make the process end otherwise any more."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING + TOLD)
 
     def heard(self) -> None:
         """Empty the wakeup pipe, which would end every further wait at once."""

@@ -165,7 +165,7 @@ def _wait(gate: select.poll, reader: _Reader, longest: float) -> bool:
         return False
     ready = bool(gate.poll(left * 1000))
     waited = time.monotonic() - began
-    if waited < _PACE_S:
+    if ready and waited < _PACE_S:
         # Room that is gone again when we come: others write there too. Not as fast as we can.
         time.sleep(0.001)
     else:

@@ -6,14 +6,15 @@ happens to a volume or a reader, it still ends.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from app import settings_stage
 from app.command_line import CommandLine, parse
+from app.exits import ExitCode
 from app.file_writer import FileWriter
 from app.guard import Guard
 from app.handover import environment, exec_failure, hand_over, ignored_signals
@@ -27,7 +28,7 @@ from app.outcome import Fault, Finding, Status, unread
 from app.outputs import write_outputs
 from app.pipeline import chain, unexpected
 from app.redaction import Redactor
-from app.report import CheckRecord, Crash
+from app.report import REPORT_NAME, CheckRecord, Crash
 from app.settings import BootSettings, report_dir_of
 from app.signals import Interrupted, Late, Signals
 from app.streams import put
@@ -63,6 +64,7 @@ class Supervisor:
         folder = report_dir_of(environ)
         redactor = Redactor(environ)
         self._log = Log(log_format_of(environ), redactor)
+        sys.excepthook = self._uncaught
         self._writer = FileWriter(folder)
         identity = identity_of(environ)
         self._journal = Journal(folder, self._writer, identity, self._log, redactor)
@@ -89,9 +91,10 @@ class Supervisor:
                 self._guard.run()
         except Interrupted as signal:
             self._interrupted(signal.name)
-        except Late:
-            journal.crashed(_hung_settings(), Crash(where="settings", kind="deadline", text=""))
-        except Exception as error:  # noqa: BLE001 - the boot's edge: a bug must not lose the report
+        except Late as late:
+            crash = _crash("settings", late).model_copy(update={"kind": "deadline"})
+            journal.crashed(_hung_settings(), crash)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the boot's edge: a bug must not lose the report
             journal.trouble(journal.current, error)
             journal.crashed(unexpected(error), _crash(journal.current, error))
         finally:
@@ -104,7 +107,7 @@ class Supervisor:
         if self._journal.report.handed_over:
             self._hand_over()
             code = self._closed()
-        self._signals.uninstall()
+        self._signals.hold()
         return code
 
     def _closed(self) -> int:
@@ -126,6 +129,11 @@ class Supervisor:
     def _at_most(self, seconds: float) -> float:
         """What a last step may take, of the time that whoever asked for the end gives us."""
         return min(seconds, max(_LEAST_S, (self._end - time.monotonic()) / 2))
+
+    def _uncaught(self, _kind: object, error: BaseException, _trace: object) -> None:
+        """A bug in the last steps: as a log tells it, without secrets, and with a code of ours."""
+        self._log.traceback("boot", error)
+        os._exit(ExitCode.INTERNAL)
 
     def _written(self) -> int:
         """Write report and side files; the exit status."""
@@ -151,7 +159,9 @@ class Supervisor:
         if self._guard is None or journal.path is None:
             raise AssertionError("a pass has a guard and a report")
         command, plan = self._line.command, self._guard.plan
-        given = environment(self._environ, journal.report, Path(journal.path), plan)
+        # As it is: texts may tell it without a part that looks like a secret.
+        path = report_dir_of(self._environ) / REPORT_NAME
+        given = environment(self._environ, journal.report, path, plan)
         failure: OSError | None = None
         try:
             hand_over(command, given, ignored=self._ignored, last_look=self._signals.check)
@@ -173,7 +183,7 @@ def _hung_settings() -> Finding:
     )
 
 
-def _crash(where: str, error: Exception) -> Crash:
+def _crash(where: str, error: BaseException) -> Crash:
     return Crash(
         where=where,
         kind=type(error).__name__,

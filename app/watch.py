@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from app.child import Child
+from app.child import Child, kill
 from app.deadlines import Deadlines
 from app.events import Ended, Event, ProtocolError, Turns, decode
 from app.signals import Signals
@@ -83,7 +83,7 @@ class Watch:
         if grace_s > 0 and not child.ended():
             child.signal_group(signal.SIGTERM)
             self._until(child.ended, grace_s)
-        child.signal_group(signal.SIGKILL)
+        kill(child)
         return self._until(child.ended, _KILL_S)
 
     def reaped(self, children: Sequence[Child]) -> bool:
@@ -105,7 +105,7 @@ class Watch:
             lines = child.take_events()
             for line in lines or ():
                 event = decode(line)
-                turns.take(event)
+                turns.take(event, len(line))
                 yield event
         except ProtocolError as error:
             raise ChildDied(str(error)) from error

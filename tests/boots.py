@@ -22,9 +22,8 @@ from tests.fakes_preflight import model_files, write_model
 
 ROOT = Path(__file__).resolve().parent.parent
 PLAYED = ROOT / "tests" / "played"
-PATIENCE_S = 60.0  # two noisy cores; no fact here takes more than a few seconds
+PATIENCE_S = 40.0  # two noisy cores; no fact here takes more than a few seconds
 _KEPT = ("PATH", "HOME", "XDG_CACHE_HOME", "HF_HOME", "LANG")
-# Of a code for PLAY_CODE: where a boot leaves no trace of how far it has come.
 HANG = "import time\ntime.sleep(3600)"
 
 
@@ -146,10 +145,6 @@ class Boot:
             return found
 
         until(there, f"{text!r} in the log")
-
-    def child(self, what: str) -> int:
-        """The worker, or the one whose command line is the boot's own: preflight or writer."""
-        return next(pid for pid in self.left() if what in command_of(pid))
 
     def left(self) -> list[int]:
         """Processes of this boot, but for its first."""

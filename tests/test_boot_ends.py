@@ -18,8 +18,7 @@ from typing import Any
 
 import pytest
 
-from app.file_writer import FileWriter
-from tests.boots import HANG, Boot, command_of, ended, runs, state, until
+from tests.boots import HANG, Boot, command_of, ended, state, until
 
 SPIN = "while True: pass"
 # In C with the interpreter's lock held: no Python runs, and TERM's default still ends it.
@@ -91,7 +90,8 @@ def test_a_stage_that_hangs_is_ended_and_told_where(
         assert found["kernel"]
         reason = boot.report["exit"]["reason"]
         assert f"{where} took longer than {limit}=1 s" in reason
-        assert ("busy" if code is SPIN else "stuck") in reason
+        if stage != "import":  # which begins with honest work
+            assert ("busy" if code is SPIN else "stuck") in reason
         (activity,) = (s["activity"] for s in boot.report["stages"] if s["name"] == where)
         assert activity["rss_bytes"] > 0
 
@@ -168,7 +168,8 @@ def test_what_not_even_kill_ends_is_left_behind_and_told(tmp_path: Path, frozen:
     settings = {"BOOT_LOAD_TIMEOUT_S": "1"}
     with Boot(tmp_path, settings, stage="load", code=code) as boot:
         try:
-            assert boot.end() == 69, boot.err
+            # Not for the end of its output: what hangs holds the job's standard output open.
+            assert boot.process.wait(60) == 69, boot.err
             assert [state(pid) for pid in boot.left()] == ["D"]
         finally:
             subprocess.run(["fsfreeze", "--unfreeze", str(frozen)], check=True)
@@ -223,7 +224,7 @@ def test_a_worker_that_dies_early_is_judged_when_preflight_has_passed(tmp_path: 
         assert boot.report["crash"] is None
 
 
-@pytest.mark.parametrize("stage", ["cache", "import", "numerics"])
+@pytest.mark.parametrize("stage", ["cache", "import"])
 def test_a_killed_supervisor_takes_everything_with_it_and_leaves_its_stage(
     tmp_path: Path, stage: str
 ) -> None:
@@ -265,7 +266,8 @@ def test_a_daemon_that_a_library_has_left_is_ended(tmp_path: Path) -> None:
 def test_a_request_to_end_closes_the_report_at_any_moment(
     tmp_path: Path, stage: str, number: signal.Signals, code: int
 ) -> None:
-    with Boot(tmp_path, {"BOOT_GRACE_S": "5"}, stage=stage, code=DEAF + HANG) as boot:
+    hang = HANG if stage == "settings" else DEAF + HANG
+    with Boot(tmp_path, {"BOOT_GRACE_S": "5"}, stage=stage, code=hang) as boot:
         where = "stack" if stage == "import" else stage
         boot.wait_for(has(where))
         time.sleep(0.2)
@@ -390,7 +392,7 @@ def test_process_1_obeys_from_its_first_moment(tmp_path: Path) -> None:
         until(lambda: "app.boot" in command_of(pid), "the boot's start")
         time.sleep(0.1)
         os.kill(pid, signal.SIGTERM)
-        assert boot.end(15) == 143
+        assert boot.end(10) == 143
 
 
 # The job.
@@ -443,17 +445,16 @@ def test_a_jobs_status_is_the_boots(tmp_path: Path, body: str, code: int) -> Non
         assert boot.statuses["job"] == "fail"
 
 
-@pytest.mark.parametrize("attempt", range(3))
-def test_nothing_that_a_job_has_printed_is_lost(tmp_path: Path, attempt: int) -> None:
+@pytest.mark.parametrize("n_dots", [20, 21, 22])
+def test_nothing_that_a_job_has_printed_is_lost(tmp_path: Path, n_dots: int) -> None:
     """Also what it prints last: the worker is gone when its last event is read."""
-    body = f"for n in range(1500): print('word', n, '.' * {20 + attempt}, file=sys.stderr)"
+    body = f"for n in range(1500): print('word', n, '.' * {n_dots}, file=sys.stderr)"
     with Boot(tmp_path, job(tmp_path, body)) as boot:
         closed(boot, 0)
-        assert f"word 1499 {'.' * (20 + attempt)}" in boot.err
+        assert f"word 1499 {'.' * n_dots}" in boot.err
 
 
-@pytest.mark.parametrize("_attempt", range(3))
-def test_the_traceback_of_a_job_is_in_the_log(tmp_path: Path, _attempt: int) -> None:
+def test_the_traceback_of_a_job_is_in_the_log(tmp_path: Path) -> None:
     with Boot(tmp_path, job(tmp_path, "raise ValueError('wrong')")) as boot:
         closed(boot, 1)
         assert "Traceback (most recent call last)" in boot.err
@@ -467,7 +468,10 @@ def test_a_job_that_crashes_is_a_crash(tmp_path: Path) -> None:
         assert "mine.py" in boot.report["exit"]["reason"]
 
 
-HANDLED = "got = []\nsignal.signal({0}, lambda *_: got.append(1))\nREADY()\nwhile not got: time.sleep(0.05)\n"
+HANDLED = (
+    "got = []\nsignal.signal({0}, lambda *_: got.append(1))\nREADY()\n"
+    "while not got: time.sleep(0.05)\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -517,8 +521,8 @@ def test_a_job_has_its_own_deadline(tmp_path: Path) -> None:
 
 
 def test_deadlines_of_the_guard_do_not_end_a_job(tmp_path: Path) -> None:
-    settings = {"BOOT_TOTAL_TIMEOUT_S": "4", "BOOT_NUMERICS_TIMEOUT_S": "1"}
-    with Boot(tmp_path, {**job(tmp_path, "time.sleep(5)"), **settings}) as boot:
+    settings = {"BOOT_TOTAL_TIMEOUT_S": "3", "BOOT_NUMERICS_TIMEOUT_S": "1"}
+    with Boot(tmp_path, {**job(tmp_path, "time.sleep(4)"), **settings}) as boot:
         closed(boot, 0)
 
 
@@ -571,15 +575,10 @@ def test_a_reader_that_stalls_holds_up_no_boot(tmp_path: Path, stream: str) -> N
     given: dict[str, Any] = {stream: writing}
     try:
         with Boot(tmp_path, stage="load", code=flood, **given) as boot:
-            assert boot.end() == 0
+            began = time.monotonic()
+            assert boot.end(120) == 0
+            assert time.monotonic() - began < GENEROUS_S
             assert boot.report["verdict"] == "pass"
     finally:
         os.close(reading)
         os.close(writing)
-
-
-def test_the_writer_of_a_boot_is_its_first_child(tmp_path: Path) -> None:
-    """What `the_writer` above stands on."""
-    writer = FileWriter(tmp_path)
-    assert runs(writer.pid)
-    assert writer.close(5)

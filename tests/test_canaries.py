@@ -233,7 +233,6 @@ def test_a_password_that_is_a_word_of_the_report_does_not_garble_it(cage: Cage, 
     assert "***" not in cage.all_text()
 
 
-@pytest.mark.xfail(reason="app.report_file names the file by what the earlier report says")
 def test_an_earlier_report_does_not_name_a_file(cage: Cage) -> None:
     """What stands in it is not ours to change; that a file is named after it, is."""
     folder = cage.work / "reports"
@@ -246,7 +245,6 @@ def test_an_earlier_report_does_not_name_a_file(cage: Cage) -> None:
     assert not cage.leaks(but=[str(moved.relative_to(cage.work))])
 
 
-@pytest.mark.xfail(reason="the supervisor has no hook for exceptions past the boot's edge")
 def test_an_exception_in_the_supervisors_last_steps(cage: Cage) -> None:
     patch = "import app.outputs\napp.outputs.write_outputs = fail\n"
     (cage.inputs / "sitecustomize.py").write_text(_TELL + _TELL_NOTHING + patch)
@@ -294,6 +292,8 @@ def test_the_worker_and_its_crash_trace(cage: Cage, log: str, end: str) -> None:
         "import ctypes, canary_torch, pathlib\n"
         "line = pathlib.Path('/proc/self/cmdline').read_bytes()\n"
         f"pathlib.Path({str(cage.inputs)!r}, 'line').write_bytes(line)\n"
+        f"told = str('HF_TOKEN' in canary_torch.os.environ)\n"
+        f"pathlib.Path({str(cage.inputs)!r}, 'hub').write_text(told)\n"
         f"def {frame}():\n    canary_torch.tell()\n    ctypes.string_at(0)\n"
         + ("canary_torch.fail()\n" if end == "raises" else f"{frame}()\n")
     )
@@ -303,6 +303,7 @@ def test_the_worker_and_its_crash_trace(cage: Cage, log: str, end: str) -> None:
     assert not cage.leaks()
     line = (cage.inputs / "line").read_bytes()
     assert not [name for name, canary in cage.canaries.items() if canary.encode() in line]
+    assert (cage.inputs / "hub").read_text() == "False"
 
 
 @pytest.mark.stack
@@ -332,9 +333,21 @@ def test_a_job_that_tells_and_fails(cage: Cage) -> None:
 
 @pytest.mark.stack
 def test_the_command_after_a_pass(cage: Cage) -> None:
+    """Texts do not tell the folder that is named like a secret; the command must find it."""
     secret = given(cage)
-    arguments = ["--", "true", f"--token={cage.plant('argument', shaped())}", secret["HF_TOKEN"]]
-    cage.boot({"BOOT_BASE_MODEL_ID": str(tiny_model("llama-nf4")), **secret, **TINY}, *arguments)
+    folder = f"for-{secret['WANDB_API_KEY']}"
+    script = f'test -f "$BOOT_REPORT_PATH" && mv {folder} reports'
+    arguments = ["--", "sh", "-c", script, "sh", f"--token={cage.plant('argument', shaped())}"]
+    cage.boot(
+        {
+            "BOOT_BASE_MODEL_ID": str(tiny_model("llama-nf4")),
+            "BOOT_REPORT_DIR": folder,
+            **secret,
+            **TINY,
+        },
+        *arguments,
+        secret["HF_TOKEN"],
+    )
     assert cage.code == 0, cage.err.decode()
     assert cage.report["handed_over"] is True
     assert not cage.leaks()

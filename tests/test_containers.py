@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.containers import jobs
+from tests.containers import boot_and_look, jobs
 from tests.containers.harness import (
     ENTRIES,
     Container,
@@ -55,9 +55,6 @@ def boot(
     return running(folder / "reports", Given(settings, entry, shell=shell, network=hub))
 
 
-# Orders of an orchestrator.
-
-
 @every_entry
 @pytest.mark.parametrize("moment", list(MOMENTS))
 def test_docker_stop_ends_a_boot_within_its_grace(
@@ -71,6 +68,19 @@ def test_docker_stop_ends_a_boot_within_its_grace(
     assert took < GRACE_S + SLACK_S
     assert started_stages(end.report)[-1] in MOMENTS[moment].stages
     assert "SIGTERM" in end.report["exit"]["reason"]
+
+
+@every_entry
+def test_a_term_is_not_lost_while_the_boot_itself_is_imported(
+    tmp_path: Path, hub: str, entry: str
+) -> None:
+    """The kernel drops what the first process of a container neither handles nor blocks."""
+    settings = {boot_and_look.SLOWLY: "5"}
+    with boot(tmp_path, hub, "importing", entry, **settings) as container:
+        container.until_file(boot_and_look.IMPORTING)
+        container.kill("TERM")
+        end = container.end()
+    agrees(end, 143, "interrupted")
 
 
 @every_entry
@@ -116,11 +126,8 @@ def test_a_job_has_the_time_that_the_orchestrator_gives(
     assert end.left == []
 
 
-# Deaths.
-
-
 @every_entry
-@pytest.mark.parametrize("moment", ["importing", "numerics"])
+@pytest.mark.parametrize("moment", ["importing", "numerics", "job"])
 def test_a_killed_worker_is_a_finding(tmp_path: Path, hub: str, moment: str, entry: str) -> None:
     with boot(tmp_path, hub, moment, entry) as container:
         MOMENTS[moment].arrive(container)
@@ -130,6 +137,9 @@ def test_a_killed_worker_is_a_finding(tmp_path: Path, hub: str, moment: str, ent
     (stage,) = MOMENTS[moment].stages
     assert end.statuses[stage] == "error"
     assert (end.report["crash"]["where"], end.report["crash"]["signal"]) == (stage, "SIGKILL")
+    if stage == "job":
+        assert end.report["job"]["duration_s"] > 0
+        assert end.report["job"]["code"] == 70
 
 
 @every_entry

@@ -1,18 +1,22 @@
 """Asks the CUDA driver about the devices and prints one line of JSON.
 
 Run as a file in a process of its own, because any of these calls can hang or crash:
-`python -I -S cuda_child.py`. Standard library only, no import of the app. The context it makes to
-read free memory ends with the process. Numbers are those of CUDA's driver API (cuda.h).
+`python -I -S cuda_child.py PARENT`. Standard library only, no import of the app. It dies with its
+parent. The context it makes to read free memory ends with the process. Numbers are those of CUDA's
+driver API (cuda.h).
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 
 
@@ -104,5 +108,11 @@ def ask() -> dict[str, Any]:
     return found | {"init_error": 0}
 
 
-if __name__ == "__main__":
+def _die_with(parent: int) -> bool:
+    """The kernel kills this process when its parent ends; False when that has happened."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    return os.getppid() == parent
+
+
+if __name__ == "__main__" and _die_with(int(sys.argv[1])):
     sys.stdout.write(json.dumps(ask()) + "\n")

@@ -87,7 +87,7 @@ def find_library(environ: Mapping[str, str]) -> str:
 def ask_driver(environ: Mapping[str, str], deadline_s: float) -> dict[str, Any]:
     """The child's answer, or `probe_problem` when it gave none."""
     # -I -S: neither the user's modules nor site-packages, which start slowly and can break.
-    command = [sys.executable, "-I", "-S", "-B", str(cuda_child.__file__)]
+    command = [sys.executable, "-I", "-S", "-B", str(cuda_child.__file__), str(os.getpid())]
     try:
         child = subprocess.Popen(
             command,

@@ -176,7 +176,7 @@ CASES: tuple[Case, ...] = (*cheap(), *beside_the_worker(), *heavy(), *jobs())
 
 # One of each kind, so that a test run of some minutes sees each rule once.
 DOZEN: tuple[str, ...] = (
-    "TERM@settings",
+    "SIGTERM@settings",
     "segfault@host",
     "wedge_without_term@gpu",
     "kill9_supervisor@cache",
@@ -188,6 +188,6 @@ DOZEN: tuple[str, ...] = (
     "send_garbage@host",
     "deaf@checkpoint",
     "wedge_without_term@load",
-    "TERM@numerics",
+    "SIGTERM@numerics",
     "segfault@job",
 )

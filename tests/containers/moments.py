@@ -45,7 +45,9 @@ MOMENTS = {
 def is_valid(report: Mapping[str, Any]) -> None:
     """The report is whole, and as its schema says."""
     schema = json.loads((ROOT / "docs" / "boot-report.schema.json").read_text(encoding="utf-8"))
-    jsonschema.validate(report, schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    # The schema itself is 1,500 lines, and would be part of what an error says.
+    assert not [f"{error.json_path}: {error.message}" for error in validator.iter_errors(report)]
 
 
 def agrees(end: End, code: int, state: str = "complete") -> None:
@@ -54,5 +56,5 @@ def agrees(end: End, code: int, state: str = "complete") -> None:
     is_valid(end.report)
     assert end.report["state"] == state
     assert end.report["exit"]["process_code"] == code
-    assert end.line["exit"] == end.report["exit"]["code"]
+    assert end.line["exit"] == code
     assert end.left == []

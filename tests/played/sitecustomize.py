@@ -62,7 +62,7 @@ def _play_the_work() -> None:
                 for name in WORKER_STAGES
             )
 
-    stack.import_stack = lambda: strike("import")
+    vars(stack)["import_stack"] = lambda: strike("import")
     played = types.ModuleType("app.work")
     vars(played)["Work"] = Work
     sys.modules["app.work"] = played
@@ -75,10 +75,10 @@ if ROLE == "app.worker":
 if ROLE == "app.boot" and STAGE == "settings":
     from app import settings_stage
 
-    load = settings_stage.load_settings
+    load = vars(settings_stage)["load_settings"]
 
     def _struck(*arguments: Any, **named: Any) -> Any:
         strike("settings")
         return load(*arguments, **named)
 
-    settings_stage.load_settings = _struck
+    vars(settings_stage)["load_settings"] = _struck
