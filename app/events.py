@@ -16,7 +16,7 @@ from app.plan import Plan
 from app.report import CheckRecord, Report
 from app.sections import Section
 
-MAX_LINE_BYTES = 4 * 1024 * 1024  # a census of a large model is some 100 kB
+MAX_LINE_BYTES = 1024 * 1024  # a census of a large model is some 100 kB
 MAX_EVENTS = 1000  # a boot has some 200
 MAX_BYTES = 2 * MAX_LINE_BYTES  # of all events of a child; the supervisor holds and writes them
 

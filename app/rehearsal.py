@@ -87,11 +87,12 @@ def ensure(cache_root: Path, environ: Mapping[str, str], *, timeout_s: float) ->
 
 
 def build_once(target: Path, module: str, environ: Mapping[str, str], *, timeout_s: float) -> None:
-    """Makes `target` by `python -m module DEST PARENT`, all of it or nothing.
+    """Makes `target` by `python -m module DEST`, all of it or nothing; DEST has its name.
 
-    DEST has the target's name, PARENT is our process. The builder writes into a staging folder beside the target, which one rename makes whole: a
-    folder of the target's name is always complete. Of several builders the first one wins and the
-    others drop theirs, which holds the same bytes.
+    The builder writes into a staging folder
+    beside the target, which one rename makes whole: a folder of the target's name is always
+    complete. Of several builders the first one wins and the others drop theirs, which holds the
+    same bytes.
     """
     if target.is_dir():
         return
@@ -114,7 +115,7 @@ def _run_builder(
 ) -> None:
     """Runs the builder inside the staging folder, so that whatever it drops goes with that."""
     # -P: what lies in the current folder must not shadow a module.
-    argv = [sys.executable, "-P", "-m", *command, str(os.getpid())]
+    argv = [sys.executable, "-P", "-m", "app.builder", str(os.getpid()), *command]
     search = [str(_ROOT), *filter(None, [environ.get("PYTHONPATH")])]
     try:
         child = subprocess.Popen(

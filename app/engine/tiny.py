@@ -5,8 +5,8 @@ nothing: no download, no file read. The same source on the same package versions
 same bytes (another CPU instruction set moves last bits of bitsandbytes' nested_quant_map
 and nothing else), so a folder can be named by its inputs (`app.rehearsal`).
 
-It runs in a process of its own (`python -m app.engine.tiny DEST PARENT`), which dies with its
-parent: it pins torch's thread count and does not restore it.
+It runs in a process of its own (`python -m app.engine.tiny DEST`): it pins torch's thread count
+and does not restore it.
 """
 
 import math
@@ -30,8 +30,6 @@ from transformers import (
     PreTrainedModel,
     SiglipImageProcessor,
 )
-
-from app.lifeline import die_with
 
 SEED = 3407
 LAYERS = 4
@@ -234,5 +232,5 @@ def build(destination: Path) -> None:
         file.chmod(0o644)
 
 
-if __name__ == "__main__" and die_with(int(sys.argv[2])):
+if __name__ == "__main__":
     build(Path(sys.argv[1]))

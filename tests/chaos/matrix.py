@@ -47,6 +47,7 @@ def cheap() -> Iterator[Case]:
         settings = {**case.settings, "BOOT_LOG_FORMAT": "text"}
         yield replace(case, name=f"{case.name}+text", settings=settings)
     yield from _on_a_gpu_profile()
+    yield from _of_every_kind(("gpu", "cache"), _CHEAP_LIMIT)
 
 
 def beside_the_worker() -> Iterator[Case]:
@@ -85,6 +86,10 @@ def heavy() -> Iterator[Case]:
     for case in outside.disks(("load", "numerics")):
         if case.outside in ("fill", "freeze", "unmount", "another boot"):
             yield case
+    yield from _of_every_kind(("stack", "precision", "adapter"), _HEAVY_LIMIT)
+    slow = {**of.only("stack"), "BOOT_STACK_TIMEOUT_S": "30"}  # the import counts too
+    yield Case("sleep_forever@stack", "stack", "sleep_forever", of.HUNG, 45, slow)
+    yield from (case for case in outside.kills(("load",)) if "victim" in case.name)
     yield from outside.sweep("numerics", (2.0, 4.0, 7.0, 10.0), _TERM)
     yield from outside.sweep("numerics", (3.0, 9.0), signal.SIGKILL)
 
@@ -136,6 +141,14 @@ def _told(case: Case, *numbers: signal.Signals) -> Case:
     return replace(case, name=name, outside="signals", signals=numbers)
 
 
+def _of_every_kind(stages: tuple[str, ...], limit: int) -> Iterator[Case]:
+    """A kill, a flood, a full disk and no memory for the stages that get little else."""
+    yield from (case for case in outside.kills(stages) if "victim" in case.name)
+    yield from of.floods(stages, ("print_much", "send_garbage"))
+    yield from (case for case in outside.disks(stages) if case.outside == "fill")
+    yield from of.memories(stages, limit)
+
+
 def _while_importing() -> Iterator[Case]:
     """The worker before its go: what happens there is told as the first stage's."""
     for case in (
@@ -172,7 +185,8 @@ def _on_a_gpu_profile() -> Iterator[Case]:
         yield replace(case, name=f"{case.name}+h100", settings=settings)
 
 
-CASES: tuple[Case, ...] = (*cheap(), *beside_the_worker(), *heavy(), *jobs())
+_ALL = (*cheap(), *beside_the_worker(), *heavy(), *jobs())
+CASES: tuple[Case, ...] = tuple({case.name: case for case in _ALL}.values())
 
 # One of each kind, so that a test run of some minutes sees each rule once.
 DOZEN: tuple[str, ...] = (
