@@ -8,9 +8,14 @@ import sys
 
 def main() -> int:
     """Run one boot and return its exit status."""
+    from app.signals import Signals
     from app.streams import ensure_open, put
 
     ensure_open()
+    # Before the slow imports: process 1 of a container has no default action for a TERM, and any
+    # other one would end without a report.
+    signals = Signals()
+    signals.install()
     arguments = sys.argv[1:]
     if arguments[:1] in (["--help"], ["-h"]):
         from app.usage import usage_text  # help must not wait for the rest
@@ -19,7 +24,7 @@ def main() -> int:
         return 0
     from app.supervisor import supervise
 
-    return supervise(arguments, dict(os.environ))
+    return supervise(arguments, dict(os.environ), signals)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from app.events import MAX_LINE_BYTES, Order, ProtocolError, encode
 from app.lifeline import DUMP_SIGNAL
 
 _CHUNK_BYTES = 65536
+_LAST_CHUNKS = 64  # a pipe holds at most a few of them (1 MiB, /proc/sys/fs/pipe-max-size)
 _KEPT_LINES = 50
 _LONGEST_LINE = 2000
 # Lines of a child's output that reach the log: a burst, and a rate for ever.
@@ -47,6 +48,7 @@ class Child:
         self.began = time.monotonic()
         self.status: int | None = None  # as os.waitpid tells it, once it is reaped
         self.events_end = self.output_end = False
+        self.given_up = False  # not even KILL has ended it
         self._ends = ends
         self._outbox = b""
         self._event_rest = b""
@@ -82,12 +84,16 @@ class Child:
             raise ProtocolError("a line without end on the event pipe")
         return lines
 
-    def take_output(self) -> None:
-        """Log what has come; at most one chunk, so that a flood does not hold up the rest."""
+    def take_output(self) -> bool:
+        """Log what has come, at most one chunk of it: a flood must not hold up the rest.
+
+        Whether anything had come; the end of all output is something.
+        """
         chunk = _read(self._ends.output)
         if chunk is not None:
             self.output_end = not chunk
             self._lines.feed(chunk)
+        return chunk is not None
 
     def last_lines(self) -> tuple[str, ...]:
         """The last lines that it printed."""
@@ -164,7 +170,10 @@ class Child:
         return os.WEXITSTATUS(self.status)
 
     def close(self) -> None:
-        """Close our ends; the child must have ended or be given up."""
+        """Log what is left in the pipe, and close our ends; the child has ended or is given up."""
+        for _ in range(_LAST_CHUNKS):  # something that it has started may go on writing
+            if self.output_end or not self.take_output():
+                break
         self._lines.flush()
         for descriptor in (self._ends.events, self._ends.output, self._ends.trace):
             os.close(descriptor)

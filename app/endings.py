@@ -8,9 +8,10 @@ from app.facts.process import Death
 from app.facts.words import signal_name
 from app.heartbeat import Heartbeat
 from app.journal import Journal
-from app.outcome import Status
+from app.outcome import Fault, Finding, Status, unread
 from app.probes.memory import oom_facts
 from app.probes.process import waits
+from app.report import Crash
 from app.signals import ENDING, TOLD, Signals
 from app.watch import Watch
 
@@ -62,6 +63,16 @@ class Endings:
         gone = self._watch.end(child, grace)
         crash = lateness.crash_of(where, limit, stacks, kernel, child.last_lines())
         journal.crashed(lateness.judge(where, limit, seconds, activity, crash, gone=gone), crash)
+
+    def stuck(self, child: Child, seconds: float) -> tuple[Finding, Crash]:
+        """What is said of a child that has done its work and that KILL does not end."""
+        text = f"the {child.who} was killed and is still there after {seconds:g} s"
+        finding = unread(
+            f"{text}: device memory is not free for the command",
+            next_step="take another node, and look at this one's kernel log",
+            fault=Fault.NODE_UNFIT,
+        )
+        return finding, Crash(where="job", kind="deadline", text=text, kernel=waits(child.pid))
 
     def note_memory(self) -> None:
         """What the kernel says of our control group by now."""

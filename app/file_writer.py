@@ -71,6 +71,11 @@ class FileWriter:
         self._hangs = self._closed = False
 
     @property
+    def pids(self) -> list[int]:
+        """Its processes: the one, and the one beside it."""
+        return [self.pid] if self._beside is None else [self.pid, *self._beside.pids]
+
+    @property
     def alive(self) -> bool:
         """Whether the process runs; it is not reaped by asking."""
         try:

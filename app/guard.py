@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
@@ -39,6 +39,8 @@ from app.watch import ChildDied, DeadlineOver, Watch
 
 _PREFLIGHT_STAGES = SUPERVISOR_STAGES[1:]  # without the settings, which come before any child
 _LOG_EVERY_S = 30.0
+_KILL_S = 2.0  # a killed process is gone in milliseconds, or hangs in the kernel
+_RELEASE_S = 30.0  # a driver takes seconds to free and clear the memory of a large model
 _NO_RANKS = "one process, so there are no ranks to compare"
 _COMMAND = "the command after -- follows in the place of this process"
 _NO_JOB = "no job was asked for (BOOT_JOB): the boot ends with its verdict"
@@ -56,7 +58,9 @@ class Guard:
         signals: Signals,
         *,
         command: bool,
+        reap: Callable[[Collection[int]], None],
     ) -> None:
+        self._reap = reap
         self._command = command
         self._settings, self._environ = settings, environ
         self._journal, self._signals = journal, signals
@@ -67,8 +71,8 @@ class Guard:
         self._heart = Heartbeat(sample, self._gpu_use)
         self._watch = Watch(signals, self._beat, self._told)
         self._children: list[Child] = []
-        grace = settings.limits().grace
-        self._endings = Endings(journal, self._watch, self._heart, signals, grace)
+        self._grace_s = settings.limits().grace
+        self._endings = Endings(journal, self._watch, self._heart, signals, self._grace_s)
         self._next_line = 0.0
         self._worker_spoke = False
 
@@ -91,12 +95,18 @@ class Guard:
         if self._journal.all_passed(WORKER_STAGES) and self._stop not in WORKER_STAGES:
             self._after(worker)
 
+    @property
+    def given_up(self) -> list[int]:
+        """Children that not even KILL has ended."""
+        return [child.pid for child in self._children if child.given_up]
+
     def end(self) -> None:
         """End and reap every child. Bounded: one that hangs in the kernel is left there."""
+        self._signals.forward = None
         self._endings.note_memory()
         for child in self._children:
             kill(child)
-        self._watch.reaped(self._children)
+        self._watch.reaped(self._children, min(_KILL_S, self._grace_s / 2))
         for child in self._children:
             child.close()
         if self._gpu is not None:
@@ -107,10 +117,14 @@ class Guard:
         self._journal.skip("collective", _NO_RANKS)
         if self._stop == "collective":
             return
-        if self.plan.job is None:
-            self._journal.skip("job", _COMMAND if self._command else _NO_JOB)
-        else:
+        if self.plan.job is not None:
             self._run_job(worker)
+        elif not self._command:
+            self._journal.skip("job", _NO_JOB)
+        elif self._watch.end(worker, 0, _RELEASE_S):
+            self._journal.skip("job", _COMMAND)
+        else:
+            self._journal.crashed(*self._endings.stuck(worker, _RELEASE_S))
 
     def _run_job(self, worker: Child) -> None:
         """Deadlines end with the guard, and signals are the job's from here on."""
@@ -196,6 +210,7 @@ class Guard:
         self._next_line = time.monotonic() + _LOG_EVERY_S
 
     def _beat(self, child: Child) -> None:
+        self._reap([each.pid for each in self._children])
         activity = self._heart.beat(child.pid)
         self._journal.activity(activity)
         if time.monotonic() >= self._next_line:

@@ -22,8 +22,6 @@ from app.plan import Plan
 from app.report import Report
 
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37  # linux/prctl.h
-# Python ignores these from its start and keeps no memory of what they were before.
-_OF_PYTHON = frozenset((signal.SIGPIPE, signal.SIGXFSZ))
 # What another try later, or a look at the disk, can mend; all else is the command line's.
 _FAULTS = {
     errno.EAGAIN: Fault.TEMPORARY,
@@ -39,12 +37,6 @@ _NEXT_STEPS = {
     errno.ENOEXEC: "give the script a first line that names its interpreter, or name it yourself: "
     "-- sh script",
 }
-
-
-def ignored_signals() -> frozenset[int]:
-    """Signals that this process ignores: at its start what the caller (`nohup`) has chosen."""
-    numbers = _changeable() - _OF_PYTHON
-    return frozenset(each for each in numbers if signal.getsignal(each) is signal.SIG_IGN)
 
 
 def environment(

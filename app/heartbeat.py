@@ -13,6 +13,7 @@ from app.report import Activity
 # that wait in a loop burn a percent or two.
 _BUSY_SHARE = 0.05
 _READ_BYTES_PER_S = 64 * 1024
+_SHORTEST_S = 0.5  # to be judged: one tick of the kernel's clock (10 ms) is no progress
 # Memory in use and busy percent of the device, None where neither is known.
 GpuLook = Callable[[], tuple[int | None, int | None]]
 
@@ -41,11 +42,12 @@ class Heartbeat:
         """Look at the process: what it did since the stage began."""
         found, now = self._look(pid), self._now()
         passed = now - self._last_at
-        busy = found.cpu_s - self._last.cpu_s >= _BUSY_SHARE * passed
-        read = found.read_bytes - self._last.read_bytes >= _READ_BYTES_PER_S * passed
-        if busy or read:
-            self._moved_at = now
-        self._last, self._last_at = found, now
+        if passed >= _SHORTEST_S:
+            busy = found.cpu_s - self._last.cpu_s >= _BUSY_SHARE * passed
+            read = found.read_bytes - self._last.read_bytes >= _READ_BYTES_PER_S * passed
+            if busy or read:
+                self._moved_at = now
+            self._last, self._last_at = found, now
         self._samples += 1
         self.peak_bytes = max(self.peak_bytes, found.rss_bytes)
         memory, percent = self._gpu()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic_core import to_jsonable_python
 
@@ -26,26 +26,12 @@ from app.report import (
     StageRecord,
 )
 from app.report_trouble import shared, unwritable
+from app.report_writer import WRITE_S, Writer, insisted
 from app.settlement import Course, explained, settle, unexplained
 from app.stages import STAGES
 
-# A volume that takes longer is slow: the boot goes on, and only the last write waits for it.
-_WRITE_S = 1.0
 # Between two writes of a stage that only lasts.
 _REWRITE_S = 10.0
-
-
-class Writer(Protocol):
-    """Writes the report; `app.file_writer` does it in a process of its own."""
-
-    def report(
-        self, report_json: str, report_id: str, deadline_s: float, *, insist: bool = False
-    ) -> bool:
-        """Replace the report; True when another boot's was found in its place.
-
-        Raises OSError, and of these TimeoutError where it takes longer than `deadline_s`; while an
-        earlier one is not answered at once, unless it is to `insist`.
-        """
 
 
 class Journal:
@@ -182,15 +168,17 @@ class Journal:
         """One line of progress, for steps that take long."""
         self._log.line(self.current, text)
 
-    def close(self, *, stopped_after: str | None, patience_s: float) -> int:
+    def close(self, *, stopped_after: str | None, left: Callable[[], float]) -> int:
         """Settle verdict and exit status, write the last time, and return the process's status.
+
+        `left` says how many seconds the write may still take, and is asked while it does.
 
         Where the report cannot be written, the status says so unless something more decisive
         went wrong, and the report goes to the log instead: it is never lost.
         """
         self._settle(stopped_after)
         try:
-            self._put(patience_s, insist=True)
+            insisted(lambda seconds: self._put(seconds, insist=True), left)
         except OSError as error:
             self._lost = True
             self._fields["handed_over"] = False
@@ -247,7 +235,7 @@ class Journal:
         """
         self._compose()
         try:
-            self._put(_WRITE_S)
+            self._put(WRITE_S)
         except OSError as error:
             if not self._complained:
                 self._log.line("report", f"not written: {error}")

@@ -14,29 +14,39 @@ _KILL_S = 1.0
 
 
 class Orphans:
-    """Knows which descendants were there before the boot: a script may have become this process."""
+    """Knows which descendants were there before the boot: a script may have become this process.
+
+    Orphans come to this process as their parent (a subreaper, or process 1), so that also one that
+    has left its group and session is found.
+    """
 
     def __init__(self) -> None:
-        self._before = frozenset(descendants(os.getpid()))
+        self._before = tuple(descendants(os.getpid()))
 
     def end(self, *, but: Collection[int]) -> bool:
-        """Kill and reap all others; False where some hang in the kernel. Bounded.
-
-        Orphans come to this process as their parent (a subreaper, or process 1), so that also one
-        that has left its group and session is found.
-        """
+        """Kill and reap all of the boot's; False where some hang in the kernel. Bounded."""
         end = time.monotonic() + _KILL_S
-        while found := [pid for pid in descendants(os.getpid()) if not self._kept(pid, but)]:
+        while found := self._ours(but):
             if time.monotonic() >= end:
                 return False
             for pid in found:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
-            for pid in found:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
+            self.reap(but=but)
             time.sleep(0.005)
         return True
 
-    def _kept(self, pid: int, but: Collection[int]) -> bool:
-        return pid in but or pid in self._before
+    def reap(self, *, but: Collection[int]) -> None:
+        """Bury those that have ended: a job's daemons, for hours, would use up the process numbers.
+
+        `but` are children whose status somebody else waits for.
+        """
+        for pid in self._ours(but):
+            with contextlib.suppress(ChildProcessError):  # no child of ours, or not yet
+                os.waitpid(pid, os.WNOHANG)
+
+    def _ours(self, but: Collection[int]) -> list[int]:
+        """Descendants of the boot; what was there before keeps what it has started since."""
+        kept = {*but, *self._before}
+        kept.update(below for pid in self._before for below in descendants(pid))
+        return [pid for pid in descendants(os.getpid()) if pid not in kept]

@@ -39,10 +39,28 @@ def exit_status(name: str) -> int:
     return 130 if name == "SIGINT" else 143
 
 
+def ignored_signals() -> frozenset[signal.Signals]:
+    """Signals that this process ignores: at its start what the caller (`nohup`) has chosen.
+
+    Python ignores PIPE and XFSZ from its start and keeps no memory of what they were before.
+    """
+    changeable = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+    of_python = {signal.SIGPIPE, signal.SIGXFSZ}
+    return frozenset(
+        signal.Signals(each)
+        for each in changeable - of_python
+        if signal.getsignal(each) is signal.SIG_IGN
+    )
+
+
 class Signals:
-    """Notes signals; `forward` takes them instead while a job runs."""
+    """Notes signals; `forward` takes them instead while a job runs.
+
+    `ignored` are those that were when this was made, at the start of the process.
+    """
 
     def __init__(self) -> None:
+        self.ignored = ignored_signals()
         self.forward: Callable[[int], None] | None = None
         self.received: list[str] = []  # requests to end, first one first
         self.forwarded: list[str] = []  # all that a job was told
@@ -97,6 +115,7 @@ class Signals:
         finally:
             self._raises = False
             signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, signal.SIG_IGN)  # a stray one means nothing
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         name = signal.Signals(number).name

@@ -106,10 +106,12 @@ def _become(
             main(os.fdopen(events, "wb"))
             code = 0
     finally:
-        if code:
-            traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(code)
+        try:
+            if code:
+                traceback.print_exc()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
 
 
 def _close_all_but(*kept: int) -> None:

@@ -10,14 +10,14 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from app import settings_stage
 from app.command_line import CommandLine, parse
 from app.exits import ExitCode
 from app.file_writer import FileWriter
 from app.guard import Guard
-from app.handover import environment, exec_failure, hand_over, ignored_signals
+from app.handover import environment, exec_failure, hand_over
 from app.identity import identity_of, run_of
 from app.journal import Journal
 from app.lifeline import adopt_orphans
@@ -43,9 +43,12 @@ _VERDICT_S = 2.0
 _LEAST_S = 0.1
 
 
-def supervise(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    """One boot from environment to exit status; after a hand-over it does not return."""
-    supervisor = Supervisor(environ)
+def supervise(arguments: Sequence[str], environ: Mapping[str, str], signals: Signals) -> int:
+    """One boot from environment to exit status; after a hand-over it does not return.
+
+    `signals` are installed already.
+    """
+    supervisor = Supervisor(environ, signals)
     supervisor.boot(arguments)
     return supervisor.close()
 
@@ -53,12 +56,9 @@ def supervise(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 class Supervisor:
     """What all the steps of a boot share."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._environ = environ
+    def __init__(self, environ: Mapping[str, str], signals: Signals) -> None:
+        self._environ, self._signals = environ, signals
         self._line = CommandLine()
-        self._ignored = ignored_signals()
-        self._signals = Signals()
-        self._signals.install()
         self._orphans = Orphans()
         adopt_orphans()
         folder = report_dir_of(environ)
@@ -87,6 +87,7 @@ class Supervisor:
                     journal,
                     self._signals,
                     command=bool(self._line.command),
+                    reap=self._reap,
                 )
                 self._guard.run()
         except Interrupted as signal:
@@ -113,22 +114,43 @@ class Supervisor:
     def _closed(self) -> int:
         code = self._written()
         report, path = self._journal.report, self._journal.path
-        put(sys.stdout, verdict_line(report, path) + "\n", patience_s=self._at_most(_VERDICT_S))
+        put(sys.stdout, verdict_line(report, path) + "\n", patience_s=self._patience(_VERDICT_S)())
         if self._log.format == "text":
             table = verdict_table(report, path)
-            put(sys.stderr, table, patience_s=self._at_most(_VERDICT_S))
-        self._orphans.end(but=[self._writer.pid])
-        self._writer.close(self._at_most(_SIDE_FILES_S))
+            put(sys.stderr, table, patience_s=self._patience(_VERDICT_S)())
+        self._orphans.end(but=[*self._writer.pids, *self._given_up])
+        self._writer.close(self._patience(_SIDE_FILES_S)())
         return code
+
+    @property
+    def _given_up(self) -> list[int]:
+        return [] if self._guard is None else self._guard.given_up
+
+    def _reap(self, children: Collection[int]) -> None:
+        self._orphans.reap(but=[*children, *self._writer.pids])
 
     def _interrupted(self, name: str) -> None:
         self._journal.interrupted(name)
-        limits = Limits() if self._settings is None else self._settings.limits()
-        self._end = time.monotonic() + limits.grace
+        self._end = time.monotonic() + self._grace_s
 
-    def _at_most(self, seconds: float) -> float:
-        """What a last step may take, of the time that whoever asked for the end gives us."""
-        return min(seconds, max(_LEAST_S, (self._end - time.monotonic()) / 2))
+    @property
+    def _grace_s(self) -> float:
+        return (Limits() if self._settings is None else self._settings.limits()).grace
+
+    def _patience(self, seconds: float) -> Callable[[], float]:
+        """What is left for a last step, of its own time and of what whoever asks for the end gives.
+
+        A request may come while the step runs.
+        """
+        end = time.monotonic() + seconds
+
+        def left() -> float:
+            if self._signals.received and self._end == NEVER:
+                self._end = time.monotonic() + self._grace_s
+            now = time.monotonic()
+            return max(_LEAST_S, min(end - now, (self._end - now) / 2))
+
+        return left
 
     def _uncaught(self, _kind: object, error: BaseException, _trace: object) -> None:
         """A bug in the last steps: as a log tells it, without secrets, and with a code of ours."""
@@ -140,7 +162,7 @@ class Supervisor:
         journal, settings = self._journal, self._settings
         stop = None if settings is None else settings.stop_after
         journal.note(handed_over=bool(self._line.command) and journal.ready(stop))
-        code = journal.close(stopped_after=stop, patience_s=self._at_most(_LAST_WRITE_S))
+        code = journal.close(stopped_after=stop, left=self._patience(_LAST_WRITE_S))
         for problem in write_outputs(
             journal.report,
             journal.path,
@@ -148,7 +170,7 @@ class Supervisor:
             environ=self._environ,
             termination_log=None if settings is None else settings.termination_log,
             metrics_file=None if settings is None else settings.metrics_file,
-            deadline_s=self._at_most(_SIDE_FILES_S),
+            deadline_s=self._patience(_SIDE_FILES_S)(),
         ):
             journal.say(problem)
         return code
@@ -164,7 +186,7 @@ class Supervisor:
         given = environment(self._environ, journal.report, path, plan)
         failure: OSError | None = None
         try:
-            hand_over(command, given, ignored=self._ignored, last_look=self._signals.check)
+            hand_over(command, given, ignored=self._signals.ignored, last_look=self._signals.check)
         except Interrupted as signal:
             self._interrupted(signal.name)
         except OSError as error:

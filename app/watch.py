@@ -68,27 +68,31 @@ class Watch:
         """Its Python stacks, as far as it can still write them."""
         before = child.trace_bytes()
         child.ask_for_stacks()
-        grown: list[int] = []
+        size, since = before, time.monotonic()
 
         def settled() -> bool:
-            grown.append(child.trace_bytes())
-            lately = grown[-1 - int(_SETTLED_S / 0.02) :]
-            return len(lately) > _SETTLED_S / 0.02 and before < lately[0] == lately[-1]
+            nonlocal size, since
+            now = child.trace_bytes()
+            if now != size:
+                size, since = now, time.monotonic()
+            return size > before and time.monotonic() - since >= _SETTLED_S
 
         self._until(settled, _STACKS_S)
         return child.trace()
 
-    def end(self, child: Child, grace_s: float) -> bool:
+    def end(self, child: Child, grace_s: float, kill_s: float = _KILL_S) -> bool:
         """TERM, then KILL to its group; False where it is still there, stuck in the kernel."""
         if grace_s > 0 and not child.ended():
             child.signal_group(signal.SIGTERM)
             self._until(child.ended, grace_s)
         kill(child)
-        return self._until(child.ended, _KILL_S)
+        child.given_up = not self._until(child.ended, kill_s)
+        return not child.given_up
 
-    def reaped(self, children: Sequence[Child]) -> bool:
-        """Whether all of them, killed already, have ended within a short time."""
-        return self._until(lambda: all(map(Child.ended, children)), _KILL_S)
+    def reaped(self, children: Sequence[Child], seconds: float) -> bool:
+        """Whether all of them, killed already, have ended by then; but for those given up."""
+        waited_for = [child for child in children if not child.given_up]
+        return self._until(lambda: all(map(Child.ended, waited_for)), seconds)
 
     def await_signal(self) -> None:
         """Give a signal a moment that is on its way to this process too."""

@@ -41,12 +41,15 @@ class FakeWriter:
     def __init__(self, *errors: OSError | None) -> None:
         self.reports: list[str] = []
         self.deadlines: list[float] = []
-        self.displaced = False
+        self.displaced = self.insisted = False
         self.errors = list(errors)  # one a call, None for a write that succeeds
 
-    def report(self, report_json: str, report_id: str, deadline_s: float) -> bool:
+    def report(
+        self, report_json: str, report_id: str, deadline_s: float, *, insist: bool = False
+    ) -> bool:
         assert report_id in report_json
         self.deadlines.append(deadline_s)
+        self.insisted = insist
         error = self.errors.pop(0) if self.errors else None
         if error is not None:
             raise error
@@ -98,12 +101,15 @@ def no_deadline() -> Deadlines:
 def installed() -> Iterator[Signals]:
     """Signal handling of a supervisor; afterwards the test run's own is back."""
     kept = {each: signal.getsignal(each) for each in (*ENDING, *TOLD, signal.SIGALRM)}
+    kept[signal.SIGCHLD] = signal.getsignal(signal.SIGCHLD)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     signals = Signals()
     signals.install()
     try:
         yield signals
     finally:
-        signals.uninstall()
+        signal.set_wakeup_fd(-1)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(signals.wakeup)
         for each, handler in kept.items():
             signal.signal(each, handler)
@@ -154,7 +160,7 @@ class Children:
     def end(self) -> None:
         for child in self._all:
             child.signal_group(signal.SIGKILL)
-        assert self.watch.reaped(self._all)
+        assert self.watch.reaped(self._all, 2.0)
         for child in self._all:
             child.close()
         os.close(self.signals.wakeup)

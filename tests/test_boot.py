@@ -315,3 +315,21 @@ def test_a_truncated_shard_is_found_before_it_is_loaded(tmp_path: Path) -> None:
     agrees(found, 65)
     assert shard.name in json.dumps(found.report["checks"])
     assert found.statuses["load"] == "not_run"
+
+
+@pytest.mark.stack
+def test_a_job_gets_the_real_model_and_its_status_is_the_boots(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def main(model, tokenizer, report):\n"
+        "    n = sum(p.numel() for p in model.parameters() if p.requires_grad)\n"
+        "    print(type(model).__name__, n > 0, len(tokenizer('a b')['input_ids']) > 0)\n"
+        "    return 3\n"
+    )
+    model = tiny_model("llama-nf4")
+    settings = {"BOOT_HARDWARE": "cpu", "BOOT_BASE_MODEL_ID": str(model), "BOOT_JOB": "mine:main"}
+    found = boot(tmp_path, settings)
+    assert found.code == found.report["exit"]["process_code"] == 3, found.err
+    first, *_, verdict = found.out.splitlines()
+    assert first == "PeftModelForCausalLM True True"
+    assert json.loads(verdict)["exit"] == 3
+    assert (found.report["verdict"], found.report["job"]["code"]) == ("pass", 3)

@@ -20,8 +20,9 @@ from app import rehearsal
 from app.checks.cache import CHECKS
 from app.exits import ExitCode, exit_code
 from app.facts.cache import CacheFacts
+from app.facts.host import offline_variable
 from app.outcome import Fault, Status
-from app.probes.hub import offline_variable, resolve_model
+from app.probes.hub import resolve_model
 from app.probes.hub_errors import fault_of, finding_of
 from app.probes.names import read_tables, unsloth_models_folder
 from tests.fakes_preflight import (

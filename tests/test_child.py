@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from app import child as module
-from app.child import Child, kill_group
+from app.child import Child, kill
 from app.events import Ended, Order, ProtocolError, decode_order
 from tests.boots import runs, until
 from tests.fakes_core import PLAN, Children, a_journal, children, lines
@@ -38,8 +38,23 @@ def ended(start: Children, child: Child) -> None:
 def heard(child: Child) -> list[bytes]:
     """The next lines on the event pipe."""
     found: list[bytes] = []
-    until(lambda: found.extend(child.take_events() or ()) or found or child.events_end, "an event")
+
+    def said() -> bool:
+        found.extend(child.take_events() or ())
+        return bool(found) or child.events_end
+
+    until(said, "an event")
     return found
+
+
+def all_taken(child: Child) -> None:
+    """All of its output, up to the end."""
+
+    def taken() -> bool:
+        child.take_output()
+        return child.output_end
+
+    until(taken, "the output's end")
 
 
 # What it prints.
@@ -68,7 +83,7 @@ def test_a_flood_is_cut_to_what_a_log_can_take(start: Children) -> None:
         f"for n in range({n_lines}): sys.stdout.write('line %d\\n' % n)\n"
         "sys.stdout.flush(); os._exit(0)"
     )
-    until(lambda: (child.take_output(), child.output_end)[1], "the output's end")
+    all_taken(child)
     assert len(start.said) < 10_000
     assert child.last_lines()[-1] == f"line {n_lines - 1}"
     until(child.ended, "the child's end")
@@ -81,7 +96,7 @@ def test_a_flood_is_cut_to_what_a_log_can_take(start: Children) -> None:
 
 def test_a_line_without_end_is_held_in_bounds(start: Children) -> None:
     child = start.start("os.write(1, b'x' * 300_000 + b'\\nend\\n'); os._exit(0)")
-    until(lambda: (child.take_output(), child.output_end)[1], "the output's end")
+    all_taken(child)
     child.ended()
     assert max(map(len, start.said)) <= 2000
     assert start.said[-1] == "end"
@@ -165,9 +180,10 @@ def test_orders_come_in_order(start: Children) -> None:
     )
     child = start.start(code)
     for kind in ("prepare", "go"):
-        child.order(Order(kind=kind, plan=PLAN))  # type: ignore[arg-type]
+        child.order(Order(kind=kind, plan=PLAN))
     found: list[bytes] = []
-    until(lambda: found.extend(child.take_events() or ()) or len(found) == 2, "both orders")
+    while len(found) < 2:
+        found += heard(child)
     assert [decode_order(line).kind for line in found] == ["prepare", "go"]
 
 
@@ -224,7 +240,7 @@ def test_the_group_ends_with_its_leader(start: Children) -> None:
     )
     child = start.start(code)
     grandchild = int(heard(child)[0])
-    kill_group(child)
+    kill(child)
     until(child.ended, "the child's end")
     until(lambda: not runs(grandchild), "the grandchild's end")
 
@@ -235,7 +251,7 @@ def test_a_group_outlives_its_leader_and_is_still_found(start: Children) -> None
     grandchild = int(heard(child)[0])
     until(child.ended, "the child's end")
     assert runs(grandchild)
-    kill_group(child)
+    kill(child)
     until(lambda: not runs(grandchild), "the grandchild's end")
 
 

@@ -15,14 +15,13 @@ from pathlib import Path
 import pytest
 
 from tests.containers import boot_and_look, jobs
+from tests.containers.engine import silent_hub, unavailable
 from tests.containers.harness import (
     ENTRIES,
     Container,
     Given,
     running,
-    silent_hub,
     started_stages,
-    unavailable,
 )
 from tests.containers.moments import MOMENTS, agrees, is_valid
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.containers import jobs
-from tests.containers.harness import ENTRIES, Given, running, unavailable
+from tests.containers.engine import unavailable
+from tests.containers.harness import ENTRIES, Given, running
 from tests.containers.moments import agrees, is_valid
 from tests.tiny_models import tiny_model
 

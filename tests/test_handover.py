@@ -84,7 +84,8 @@ def test_the_command_gets_default_dispositions_and_an_empty_mask() -> None:
 def test_what_the_caller_had_ignored_stays_ignored() -> None:
     """As under nohup, although the boot has put a handler of its own there meanwhile."""
     code = """
-        from app.handover import hand_over, ignored_signals
+        from app.handover import hand_over
+        from app.signals import ignored_signals
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         before = ignored_signals()
         signal.signal(signal.SIGHUP, lambda *_: None)

@@ -6,6 +6,7 @@ import pytest
 
 from app.facts.process import Sample
 from app.heartbeat import Heartbeat, told
+from app.report import Activity
 
 GIB = 2**30
 
@@ -30,6 +31,14 @@ class Machine:
             state=self.sample.state,
         )
 
+    def seconds(self, n: int, *, cpu_s: float = 0.0, read_bytes: int = 0) -> Activity:
+        """A look a second; what the last one shows."""
+        for _ in range(n - 1):
+            self.after(1, cpu_s=cpu_s, read_bytes=read_bytes)
+            self.heart.beat(1)
+        self.after(1, cpu_s=cpu_s, read_bytes=read_bytes)
+        return self.heart.beat(1)
+
 
 @pytest.fixture
 def machine() -> Machine:
@@ -37,33 +46,23 @@ def machine() -> Machine:
 
 
 def test_a_process_that_does_nothing_is_idle_for_as_long(machine: Machine) -> None:
-    for _ in range(20):
-        machine.after(1)
-        found = machine.heart.beat(1)
+    found = machine.seconds(20)
     assert (found.idle_s, found.samples, found.state) == (20, 20, "S")
 
 
 @pytest.mark.parametrize("used", [{"cpu_s": 0.5}, {"read_bytes": 10_000_000}])
 def test_a_slow_process_is_not_stuck(machine: Machine, used: dict[str, int]) -> None:
-    for _ in range(20):
-        machine.after(1, **used)
-        found = machine.heart.beat(1)
-    assert found.idle_s == 0
+    assert machine.seconds(20, **used).idle_s == 0
 
 
 def test_threads_that_wait_in_a_loop_are_no_progress(machine: Machine) -> None:
     """One percent of a processor, and what such threads read of /proc."""
-    for _ in range(20):
-        machine.after(1, cpu_s=0.01, read_bytes=1000)
-        found = machine.heart.beat(1)
-    assert found.idle_s == 20
+    assert machine.seconds(20, cpu_s=0.01, read_bytes=1000).idle_s == 20
 
 
 def test_one_tick_of_the_kernels_clock_in_a_short_while_is_no_progress(machine: Machine) -> None:
     """At a deadline the last look comes at any time after the one before; a tick is 10 ms."""
-    for _ in range(60):
-        machine.after(1, cpu_s=0.01)
-        machine.heart.beat(1)
+    machine.seconds(60, cpu_s=0.01)
     machine.after(0.1, cpu_s=0.01)
     assert machine.heart.beat(1).idle_s > 50
 

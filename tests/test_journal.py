@@ -75,7 +75,7 @@ def test_a_killed_boot_leaves_the_stage_it_was_in(journal: Journal, writer: Fake
 
 
 def test_all_stages_stand_in_the_report_in_order(journal: Journal, writer: FakeWriter) -> None:
-    journal.close(stopped_after=None, patience_s=1)
+    journal.close(stopped_after=None, left=lambda: 1)
     assert tuple(stage.name for stage in on_disk(writer).stages) == STAGES
 
 
@@ -85,7 +85,7 @@ def test_the_exit_in_the_report_is_the_one_that_is_returned(
 ) -> None:
     journal.check(a_check(Status.FAIL, fault, "this is why"))
     ended(journal, "host", Status.FAIL)
-    code = journal.close(stopped_after=None, patience_s=1)
+    code = journal.close(stopped_after=None, left=lambda: 1)
     report = on_disk(writer)
     assert report.exit is not None
     assert code == report.exit.code == report.exit.process_code == exit_code(fault)
@@ -98,7 +98,7 @@ def test_the_most_decisive_failure_gives_reason_and_code(
 ) -> None:
     journal.check(a_check(Status.FAIL, Fault.TEMPORARY, "busy"))
     journal.check(a_check(Status.FAIL, Fault.CONFIG, "wrong"))
-    assert journal.close(stopped_after=None, patience_s=1) == ExitCode.CONFIG
+    assert journal.close(stopped_after=None, left=lambda: 1) == ExitCode.CONFIG
     assert on_disk(writer).exit is not None
     assert journal.report.exit is not None
     assert journal.report.exit.reason == "wrong"
@@ -107,14 +107,14 @@ def test_the_most_decisive_failure_gives_reason_and_code(
 def test_warnings_exit_0(journal: Journal, writer: FakeWriter) -> None:
     all_ended(journal)
     journal.check(a_check(Status.WARN))
-    assert journal.close(stopped_after=None, patience_s=1) == ExitCode.OK
+    assert journal.close(stopped_after=None, left=lambda: 1) == ExitCode.OK
     assert on_disk(writer).verdict is Verdict.WARN
 
 
 def test_stages_that_did_not_run_say_why(journal: Journal, writer: FakeWriter) -> None:
     journal.check(a_check(Status.FAIL, Fault.NODE_UNFIT))
     ended(journal, "gpu", Status.FAIL)
-    journal.close(stopped_after="load", patience_s=1)
+    journal.close(stopped_after="load", left=lambda: 1)
     report = on_disk(writer)
     assert report.stopped_after is None
     assert {s.finding for s in report.stages if s.status is Status.NOT_RUN} == {
@@ -124,7 +124,7 @@ def test_stages_that_did_not_run_say_why(journal: Journal, writer: FakeWriter) -
 
 def test_a_boot_that_was_told_to_stop_says_after_what(journal: Journal, writer: FakeWriter) -> None:
     ended(journal, "settings", Status.PASS)
-    journal.close(stopped_after="settings", patience_s=1)
+    journal.close(stopped_after="settings", left=lambda: 1)
     report = on_disk(writer)
     assert (report.stopped_after, report.verdict) == ("settings", Verdict.PASS)
     assert report.stages[-1].finding == "BOOT_STOP_AFTER=settings"
@@ -134,7 +134,7 @@ def test_a_report_that_cannot_be_written_goes_to_the_log_and_changes_the_status(
     log = io.StringIO()
     journal = made(FakeWriter(NO_ROOM), log=log)
     journal.note(handed_over=True)
-    assert journal.close(stopped_after=None, patience_s=1) == ExitCode.CANTCREAT
+    assert journal.close(stopped_after=None, left=lambda: 1) == ExitCode.CANTCREAT
     assert journal.path is None
     last = json.loads(log.getvalue().splitlines()[-1])
     assert last["exit"]["code"] == ExitCode.CANTCREAT
@@ -146,7 +146,7 @@ def test_a_report_that_cannot_be_written_goes_to_the_log_and_changes_the_status(
 def test_wrong_settings_outweigh_a_report_that_cannot_be_written() -> None:
     journal = made(FakeWriter(NO_ROOM))
     journal.check(a_check(Status.FAIL, Fault.CONFIG))
-    assert journal.close(stopped_after=None, patience_s=1) == ExitCode.CONFIG
+    assert journal.close(stopped_after=None, left=lambda: 1) == ExitCode.CONFIG
 
 
 def test_a_death_is_an_error_of_the_stage_it_happened_in(
@@ -156,7 +156,7 @@ def test_a_death_is_an_error_of_the_stage_it_happened_in(
     finding = Finding(Status.ERROR, "the worker died", fault=Fault.NODE_UNFIT)
     journal.crashed(finding, Crash(where="load", kind="worker", text="signal SIGSEGV"))
     assert not journal.all_passed(["load"])
-    assert journal.close(stopped_after=None, patience_s=1) == ExitCode.NODE_UNFIT
+    assert journal.close(stopped_after=None, left=lambda: 1) == ExitCode.NODE_UNFIT
     report = on_disk(writer)
     assert report.crash is not None
     assert report.crash.text == "signal SIGSEGV"
@@ -166,7 +166,7 @@ def test_a_death_is_an_error_of_the_stage_it_happened_in(
 def test_a_boot_whose_stages_did_not_run_is_not_ready(journal: Journal, writer: FakeWriter) -> None:
     """Silence is no pass: found with a worker that said it had ended and nothing else."""
     ended(journal, "settings", Status.PASS)
-    assert journal.close(stopped_after=None, patience_s=1) == ExitCode.INTERNAL
+    assert journal.close(stopped_after=None, left=lambda: 1) == ExitCode.INTERNAL
     assert on_disk(writer).verdict is Verdict.FAIL
     assert journal.report.checks[-1].id == "host.ended"
 
@@ -174,7 +174,7 @@ def test_a_boot_whose_stages_did_not_run_is_not_ready(journal: Journal, writer: 
 def test_a_stage_that_failed_without_a_check_is_not_ready(journal: Journal) -> None:
     all_ended(journal)
     ended(journal, "stack", Status.FAIL)
-    assert journal.close(stopped_after=None, patience_s=1) == ExitCode.INTERNAL
+    assert journal.close(stopped_after=None, left=lambda: 1) == ExitCode.INTERNAL
 
 
 def test_a_death_between_two_stages_is_the_next_ones(journal: Journal) -> None:
@@ -200,7 +200,7 @@ def test_a_secret_is_in_no_output(writer: FakeWriter) -> None:
     journal.activity(activity)
     crash = Crash(where="host", kind="signal", text=SECRET, output=[SECRET], traceback=[SECRET])
     journal.crashed(Finding(Status.ERROR, SECRET, fault=Fault.INTERNAL), crash)
-    journal.close(stopped_after=None, patience_s=1)
+    journal.close(stopped_after=None, left=lambda: 1)
     written = "".join(writer.reports)
     assert SECRET not in written + log.getvalue() + str(journal.path)
     assert "BOOT_RUN_ID=***" in written
@@ -214,7 +214,7 @@ def test_a_signal_ends_a_boot_as_interrupted(
     ended(journal, "settings", Status.PASS)
     journal.stage_started("host")
     journal.interrupted(name)
-    assert journal.close(stopped_after=None, patience_s=1) == code
+    assert journal.close(stopped_after=None, left=lambda: 1) == code
     report = on_disk(writer)
     assert (report.state, report.verdict) == (State.INTERRUPTED, Verdict.FAIL)
     assert report.exit is not None
@@ -224,12 +224,12 @@ def test_a_signal_ends_a_boot_as_interrupted(
 def test_what_went_wrong_before_a_signal_outweighs_it(journal: Journal) -> None:
     journal.check(a_check(Status.FAIL, Fault.CONFIG))
     journal.interrupted("SIGTERM")
-    assert journal.close(stopped_after=None, patience_s=1) == ExitCode.CONFIG
+    assert journal.close(stopped_after=None, left=lambda: 1) == ExitCode.CONFIG
 
 
 def test_a_boot_that_stopped_early_does_not_say_ready(journal: Journal) -> None:
     ended(journal, "settings", Status.PASS)
-    journal.close(stopped_after="settings", patience_s=1)
+    journal.close(stopped_after="settings", left=lambda: 1)
     assert journal.report.exit is not None
     assert journal.report.exit.reason == "stopped after settings as asked; nothing later was judged"
 
@@ -245,17 +245,29 @@ def test_a_volume_that_fails_for_a_while_stops_nothing(writer: FakeWriter) -> No
     assert not writer.reports
     assert log.getvalue().count("not written") == 1  # said once
     ended(journal, "host", Status.PASS)
-    assert journal.close(stopped_after="host", patience_s=7) == ExitCode.OK
+    assert journal.close(stopped_after="host", left=lambda: 7) == ExitCode.OK
     assert on_disk(writer).verdict is Verdict.PASS
-    assert writer.deadlines[-1] == 7
-    assert max(writer.deadlines[:-1]) <= 1
+    assert writer.insisted
+
+
+def test_the_last_write_is_tried_again_as_long_as_there_is_time(writer: FakeWriter) -> None:
+    """A volume may come back; a signal meanwhile shortens what is left."""
+    hangs = TimeoutError(errno.ETIMEDOUT, "hangs")
+    journal = made(writer)
+    all_ended(journal)
+    writer.errors, writer.deadlines = [hangs, hangs], []
+    assert journal.close(stopped_after=None, left=iter((3.0, 2.0, 1.0)).__next__) == ExitCode.OK
+    writer.errors, writer.deadlines = [hangs, hangs, hangs], []
+    code = journal.close(stopped_after=None, left=iter((3.0, 0.1)).__next__)
+    assert code == ExitCode.CANTCREAT
+    assert writer.deadlines == [1.0, 0.1]
 
 
 def test_a_folder_that_two_boots_share_is_a_warning_once(writer: FakeWriter) -> None:
     journal = made(writer)
     writer.displaced = True
     all_ended(journal)
-    journal.close(stopped_after=None, patience_s=1)
+    journal.close(stopped_after=None, left=lambda: 1)
     report = on_disk(writer)
     assert [c.id for c in report.checks if c.status is Status.WARN] == ["host.report_shared"]
     assert report.verdict is Verdict.WARN

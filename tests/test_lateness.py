@@ -34,9 +34,10 @@ def judged(
     seconds: float = 30,
     gone: bool = True,
     stacks: list[str] = STACKS,
+    limit: str = LIMIT,
 ) -> Finding:
-    crash = crash_of(where, LIMIT, stacks, ["1 python3 S: futex_wait"], ["last words"])
-    return judge(where, LIMIT, seconds, activity(idle_s), crash, gone=gone)
+    crash = crash_of(where, limit, stacks, ["1 python3 S: futex_wait"], ["last words"])
+    return judge(where, limit, seconds, activity(idle_s), crash, gone=gone)
 
 
 @pytest.mark.parametrize("stacks", [[], [""], ["garbage"], STACKS[:1]])
@@ -64,7 +65,12 @@ def test_a_short_stage_can_be_stuck_too() -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_only_the_drivers_stage_condemns_the_node(stage: str) -> None:
-    assert judged(stage).fault is (Fault.NODE_UNFIT if stage == "gpu" else Fault.TEMPORARY)
+    found = judged(stage, limit=f"BOOT_{stage.upper()}_TIMEOUT_S=30")
+    assert found.fault is (Fault.NODE_UNFIT if stage == "gpu" else Fault.TEMPORARY)
+
+
+def test_a_guard_that_was_slow_before_does_not_condemn_the_node() -> None:
+    assert judged("gpu", limit="BOOT_TOTAL_TIMEOUT_S=30").fault is Fault.TEMPORARY
 
 
 def test_what_kill_does_not_end_hangs_in_the_kernel_of_an_unfit_node() -> None:

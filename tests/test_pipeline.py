@@ -11,7 +11,7 @@ from app.checks import Check
 from app.config import ModelRequest
 from app.errors import BootError
 from app.outcome import Fault, Finding, Severity, Status, combine, failed, passed, skipped, warned
-from app.pipeline import Part, Stage, chain, run_stage, run_stages
+from app.pipeline import Part, Published, Stage, chain, run_stage, run_stages
 from app.plan import Plan
 from app.profiles import CPU
 from app.report import CheckRecord
@@ -26,7 +26,7 @@ class Told:
     def __init__(self) -> None:
         self.started: list[str] = []
         self.checks: list[CheckRecord] = []
-        self.sections: dict[str, Section] = {}
+        self.sections: dict[str, Published] = {}
         self.finished: list[tuple[str, Status, str]] = []
         self.troubles: list[tuple[str, BaseException]] = []
 
@@ -36,7 +36,7 @@ class Told:
     def check(self, record: CheckRecord) -> None:
         self.checks.append(record)
 
-    def section(self, name: str, section: Section) -> None:
+    def section(self, name: str, section: Published) -> None:
         self.sections[name] = section
 
     def stage_finished(self, name: str, status: Status, finding: str) -> None:

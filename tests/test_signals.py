@@ -149,10 +149,37 @@ def test_after_a_bounded_step_no_alarm_comes(signals: Signals) -> None:
     assert signals.received == ["SIGTERM"]
 
 
-def test_uninstalled_the_kernel_decides_again() -> None:
-    with installed() as signals:
-        signals.uninstall()
-        assert {signal.getsignal(each) for each in (*ENDING, *TOLD)} == {signal.SIG_DFL}
+def test_after_the_end_is_told_nothing_ends_it_otherwise(signals: Signals) -> None:
+    """An orchestrator that reads another status than the report's would act on it."""
+    signals.hold()
+    send(signal.SIGTERM)
+    assert signals.received == []
+    assert signal.sigpending() == {signal.SIGTERM}
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # takes back what is pending
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+
+
+def test_what_the_caller_had_blocked_or_ignored_is_heard_all_the_same() -> None:
+    kept = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])
+    try:
+        with installed() as signals:
+            send(signal.SIGTERM)
+            send(signal.SIGINT)
+            assert signals.received == ["SIGTERM", "SIGINT"]
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGTERM, kept)
+
+
+def test_what_nohup_asks_for_is_left_alone() -> None:
+    kept = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with installed() as signals:
+            send(signal.SIGHUP)
+            assert signals.received == []
+    finally:
+        signal.signal(signal.SIGHUP, kept)
 
 
 def test_a_stray_alarm_is_not_taken_for_lateness() -> None:

@@ -14,7 +14,6 @@ from typing import BinaryIO
 
 import pytest
 
-from app import spawn
 from app.child import Child
 from app.events import Ended
 from app.spawn import fork_preflight, spawn_worker
@@ -254,7 +253,7 @@ def test_no_fork_to_be_had_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) 
     def no_fork() -> int:
         raise BlockingIOError("no process")
 
-    monkeypatch.setattr(spawn.os, "fork", no_fork)
+    monkeypatch.setattr(os, "fork", no_fork)
     before = open_ones()
     with pytest.raises(BlockingIOError):
         forked(print, [])

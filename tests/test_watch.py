@@ -39,6 +39,16 @@ def listen(
     return start.watch.events(child, Turns(WORKER_STAGES, stop), deadlines or no_deadline())
 
 
+def ready(start: Children, child: Child) -> None:
+    """Wait for what it prints first."""
+
+    def said() -> bool:
+        child.take_output()
+        return bool(start.said)
+
+    until(said, "the child's word")
+
+
 def within(seconds: float) -> Deadlines:
     return Deadlines(Limits(total=seconds))
 
@@ -176,7 +186,7 @@ def test_a_child_that_sleeps_says_where_it_stands(start: Children) -> None:
         "os.write(1, b'ready\\n'); slept()"
     )
     child = start.start(code)
-    until(lambda: (child.take_output(), start.said)[1], "the child's word")
+    ready(start, child)
     stacks = start.watch.stacks(child)
     assert any("in slept" in line for line in stacks)
     assert not child.ended()
@@ -194,7 +204,7 @@ def test_stacks_are_not_waited_for_for_ever(start: Children) -> None:
 def test_a_child_is_asked_before_it_is_killed(start: Children) -> None:
     code = "signal.signal(signal.SIGTERM, lambda *_: os._exit(5)); os.write(1, b'ready\\n')\n"
     child = start.start(f"{code}time.sleep(60)")
-    until(lambda: (child.take_output(), start.said)[1], "the child's word")
+    ready(start, child)
     assert start.watch.end(child, 10)
     assert child.exit_code == 5
 
@@ -208,7 +218,7 @@ def test_a_child_is_asked_before_it_is_killed(start: Children) -> None:
 )
 def test_one_that_does_not_listen_is_killed(start: Children, code: str) -> None:
     child = start.start(code)
-    until(lambda: (child.take_output(), start.said)[1], "the child's word")
+    ready(start, child)
     assert start.watch.end(child, 0.2)
     assert child.killed_by == signal.SIGKILL
 
@@ -218,7 +228,12 @@ def test_an_end_takes_the_whole_group(start: Children) -> None:
     code += "if pid: os.write(events, b'%d\\n' % pid); signal.signal(15, signal.SIG_DFL)\n"
     child = start.start(f"{code}time.sleep(60)")
     found: list[bytes] = []
-    until(lambda: found.extend(child.take_events() or ()) or found, "the grandchild's number")
+
+    def told() -> bool:
+        found.extend(child.take_events() or ())
+        return bool(found)
+
+    until(told, "the grandchild's number")
     assert start.watch.end(child, 0.5)
     until(lambda: not runs(int(found[0])), "the grandchild's end")
 
@@ -232,14 +247,17 @@ def test_what_not_even_kill_ends_is_given_up(
     monkeypatch.setattr(Child, "ended", lambda _self: False)
     began = time.monotonic()
     assert not start.watch.end(child, 0.3)
-    assert not start.watch.reaped([child])
+    assert not start.watch.reaped([child], 0.5)
     assert time.monotonic() - began < GENEROUS_S
     monkeypatch.undo()
 
 
 def test_a_stage_that_ends_late_is_late(start: Children) -> None:
     """The deadline counts although the child still speaks."""
-    said = [StageStarted(name="stack"), StageFinished(name="stack", status=Status.PASS, finding="")]
+    said: list[Event] = [
+        StageStarted(name="stack"),
+        StageFinished(name="stack", status=Status.PASS, finding=""),
+    ]
     code = f"os.write(events, {lines(*said)!r}); time.sleep(60)"
     with pytest.raises(DeadlineOver):
         list(listen(start, start.start(code), within(1)))

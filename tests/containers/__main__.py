@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.containers.harness import IMAGE
+from tests.containers.engine import IMAGE
 
 # What the CUDA base images have too: an interpreter of their own, a C compiler, an init.
 _PACKAGES = "ca-certificates,python3,python3-venv,python3-dev,gcc,libc6-dev,tini"

@@ -5,41 +5,25 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from tests.containers import boot_and_look
+from tests.containers.engine import IMAGE, PATIENCE_S, docker, started
 from tests.tiny_models import tiny_model
 
-IMAGE = "bootguard/standin-base:test"
 ROOT = Path(__file__).resolve().parents[2]
 REPORTS = "/reports"
-HUB_SETTINGS = {"BOOT_BASE_MODEL_ID": "somebody/a-model", "HF_ENDPOINT": "http://127.0.0.1:8080"}
-_LABEL = "bootguard.test=containers"
 _BOOT = "tests.containers.boot_and_look"
 # How the lines of what may stand above a boot begin; the engine's init is known by its path.
 _ABOVE = ("/sbin/docker-init", "tini", "sh ")
-_PATIENCE_S = 180.0  # for what takes 20 s alone on 2 cores
 _LOOK_S = 0.02  # a tiny model loads in 200 ms
-_HUB_PORT = 8080
-# A hub that takes connections and never answers, for the interpreter of the stand-in.
-_SILENT_HUB = f"""
-import socket, time
-server = socket.create_server(("127.0.0.1", {_HUB_PORT}), backlog=64)
-print("listening", flush=True)
-taken = []
-while True:
-    taken.append(server.accept())
-"""
-
 # How a container can be set up: with the boot as its first process, or below an init of the
 # engine's or of the image's own.
 ENTRIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -49,37 +33,12 @@ ENTRIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
-def docker(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """One command of the client. Fails with what the client said, where it is to succeed."""
-    done = subprocess.run(
-        ["docker", *arguments], capture_output=True, text=True, check=False, timeout=_PATIENCE_S
-    )
-    assert not check or done.returncode == 0, done.stderr
-    return done
-
-
-@cache
-def unavailable() -> str:
-    """Why no container can be run here; empty where one can."""
-    try:
-        if docker("info", check=False).returncode:
-            return "no Docker engine answers; tests/containers/__init__.py says how to start one"
-    except FileNotFoundError:
-        return "there is no Docker client"
-    if docker("image", "inspect", IMAGE, check=False).returncode:
-        return f"no image {IMAGE}: `python -m tests.containers` makes it"
-    return ""
-
-
 @dataclass(frozen=True)
 class Process:
-    """A process of a container. `pid` and `parent` count from outside, `inner` from inside."""
+    """A process of a container; `inner` is its PID there."""
 
-    pid: int
     inner: int
-    parent: int
     line: str
-    state: str
 
 
 @dataclass(frozen=True)
@@ -121,7 +80,7 @@ class Container:
         began = asked = time.monotonic()
         while not ready():
             now = time.monotonic()
-            assert now < began + _PATIENCE_S, f"{what} did not come\n{self._log()}"
+            assert now < began + PATIENCE_S, f"{what} did not come\n{self._log()}"
             if now > asked + 1.0:
                 assert self.is_running() or ready(), f"ended before: {what}\n{self._log()}"
                 asked = now
@@ -149,8 +108,7 @@ class Container:
                 inner = next(row for row in status.splitlines() if row.startswith("NSpid:"))
                 line = " ".join(each.cmdline())
                 if words in line:
-                    number = int(inner.split()[-1])
-                    found.append(Process(each.pid, number, each.ppid(), line, each.status()))
+                    found.append(Process(int(inner.split()[-1]), line))
         return sorted(found, key=lambda process: process.inner)
 
     def worker(self) -> Process:
@@ -233,7 +191,7 @@ def running(folder: Path, given: Given) -> Iterator[Container]:
     shell = ["sh", "-c", given.shell, "sh"] if given.shell else []
     boot = [sys.executable, "-P", "-m", _BOOT, REPORTS, *given.arguments]
     entry, *rest = [*above, *shell, *boot]
-    with _started(
+    with started(
         *options,
         *_mounts(folder),
         *_variables(given),
@@ -244,28 +202,6 @@ def running(folder: Path, given: Given) -> Iterator[Container]:
         *rest,
     ) as identity:
         yield Container(identity, folder)
-
-
-@contextlib.contextmanager
-def silent_hub() -> Iterator[str]:
-    """The network of a hub that never answers, for `Given.network`; see `HUB_SETTINGS`."""
-    command = ["--network=none", "--entrypoint=python3", IMAGE, "-c", _SILENT_HUB]
-    with _started(*command) as identity:
-        deadline = time.monotonic() + _PATIENCE_S
-        while "listening" not in docker("logs", identity).stdout:
-            assert time.monotonic() < deadline
-            time.sleep(_LOOK_S)
-        yield f"container:{identity}"
-
-
-@contextlib.contextmanager
-def _started(*arguments: str) -> Iterator[str]:
-    identity = docker("create", f"--label={_LABEL}", *arguments).stdout.strip()
-    try:
-        docker("start", identity)
-        yield identity
-    finally:
-        docker("rm", "--force", identity, check=False)
 
 
 def _mounts(folder: Path) -> list[str]:

@@ -10,7 +10,8 @@ from typing import Any
 import jsonschema
 
 from tests.containers import jobs
-from tests.containers.harness import HUB_SETTINGS, ROOT, Container, End
+from tests.containers.engine import HUB_SETTINGS
+from tests.containers.harness import ROOT, Container, End
 
 
 @dataclass(frozen=True)
