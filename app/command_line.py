@@ -56,6 +56,12 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str]) -> CommandLine:
     )
 
 
+def trouble(command: Sequence[str], environ: Mapping[str, str]) -> Finding | None:
+    """Why the command cannot be started by now: what was there before the load may be gone."""
+    found = _program(command[0], environ)
+    return found if isinstance(found, Finding) else None
+
+
 def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str] | None]:
     """Ours and the command's; None where there is no `--`."""
     if _END not in arguments:

@@ -11,7 +11,7 @@ from app.traces import arranged, innermost
 # The driver's own stage: what hangs there hangs in the driver, so the node is unfit.
 _DRIVER_STAGE = "gpu"
 _STUCK_S = 10.0  # a wait of the network or a disk; longer without a byte is no progress
-_STUCK_SHARE = 0.8  # of a stage shorter than that
+_STUCK_SHARE = 0.5  # of a stage shorter than twice that
 
 
 def judge(

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from app import settings_stage
-from app.command_line import CommandLine, parse
+from app.command_line import CommandLine, parse, trouble
 from app.exits import ExitCode
 from app.file_writer import FileWriter
 from app.guard import Guard
@@ -161,7 +161,8 @@ class Supervisor:
         """Write report and side files; the exit status."""
         journal, settings = self._journal, self._settings
         stop = None if settings is None else settings.stop_after
-        journal.note(handed_over=bool(self._line.command) and journal.ready(stop))
+        ready = bool(self._line.command) and journal.ready(stop)
+        journal.note(handed_over=ready and self._startable())
         code = journal.close(stopped_after=stop, left=self._patience(_LAST_WRITE_S))
         for problem in write_outputs(
             journal.report,
@@ -174,6 +175,17 @@ class Supervisor:
         ):
             journal.say(problem)
         return code
+
+    def _startable(self) -> bool:
+        """Looked at once more: the verdict line comes before the command, and must not be wrong."""
+        finding = trouble(self._line.command, self._environ)
+        if finding is not None:
+            self._not_started(finding)
+        return finding is None
+
+    def _not_started(self, finding: Finding) -> None:
+        self._journal.check(CheckRecord.of("job", "job.command", finding))
+        self._journal.stage_finished("job", Status.FAIL, finding.reason)
 
     def _hand_over(self) -> None:
         """Become the command; returns where a signal came first or the kernel refuses."""
@@ -192,9 +204,7 @@ class Supervisor:
         except OSError as error:
             failure = error
         if failure is not None:
-            finding = exec_failure(command, failure, given)
-            journal.check(CheckRecord.of("job", "job.command", finding))
-            journal.stage_finished("job", Status.FAIL, finding.reason)
+            self._not_started(exec_failure(command, failure, given))
 
 
 def _hung_settings() -> Finding:

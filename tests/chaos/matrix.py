@@ -99,8 +99,7 @@ def jobs() -> Iterator[Case]:
     late = {"BOOT_JOB_TIMEOUT_S": "4"}
     mine = Expect(frozenset({1}), "an uncaught exception in a job is 1", kind=None)
     own = replace(mine, codes=frozenset({7}), why="a job's own status is passed through")
-    left = replace(mine, codes=frozenset({3, 70}), why="left without a word: its own, or a death")
-    never = replace(mine, codes=frozenset({70}), why="a job that vanished has not ended well")
+    left = replace(mine, says="os._exit", why="its own status, and the report says how it left")
     saved = replace(
         mine, codes=frozenset({9}), states=_INTERRUPTED, why="time to save, then its own"
     )
@@ -108,8 +107,8 @@ def jobs() -> Iterator[Case]:
     yield job
     yield _job("none", own, function="fails")
     yield _job("raise_error", mine)
-    yield _job("exit_3", left)
-    yield _job("exit_0", never)
+    yield _job("exit_3", replace(left, codes=frozenset({3})))
+    yield _job("exit_0", replace(left, codes=frozenset({0})))
     yield _job("segfault", of.DIED)
     yield _job("run_out_of_addresses", replace(mine, why="an exception of the job's"))
     yield replace(_job("fill_memory", of.STARVED_BY_KERNEL), memory_bytes=_HEAVY_LIMIT, within_s=40)
