@@ -49,17 +49,11 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str]) -> CommandLine:
     if ours and not findings:
         findings.append(_help_beside())
     if command is not None:
-        trouble = _trouble(command[0], environ) if command else _no_command()
-        findings += [trouble] if trouble is not None else []
+        finding = trouble(command[0], environ) if command else _no_command()
+        findings += [finding] if finding is not None else []
     return CommandLine(
         command=tuple(command or ()), problems=tuple((CHECK, one) for one in findings)
     )
-
-
-def trouble(command: Sequence[str], environ: Mapping[str, str]) -> Finding | None:
-    """Why the command cannot be started by now: what was there before the load may be gone."""
-    found = _program(command[0], environ)
-    return found if isinstance(found, Finding) else None
 
 
 def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str] | None]:
@@ -103,8 +97,8 @@ def _no_command() -> Finding:
     )
 
 
-def _trouble(name: str, environ: Mapping[str, str]) -> Finding | None:
-    """Why the command cannot be started; None where it can."""
+def trouble(name: str, environ: Mapping[str, str]) -> Finding | None:
+    """Why the command of that name cannot be started; None where it can."""
     search = environ.get("PATH", os.defpath)
     try:
         program = shutil.which(name, path=search)
@@ -113,8 +107,8 @@ def _trouble(name: str, environ: Mapping[str, str]) -> Finding | None:
         program = present = None
     if program is None:
         return _cannot_start(name, "not executable" if present else _where(name))
-    trouble = _interpreter_trouble(program)
-    return _cannot_start(name, trouble) if trouble else None
+    why = _interpreter_trouble(program)
+    return _cannot_start(name, why) if why else None
 
 
 def _where(name: str) -> str:

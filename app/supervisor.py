@@ -178,7 +178,7 @@ class Supervisor:
 
     def _startable(self) -> bool:
         """Looked at once more: the verdict line comes before the command, and must not be wrong."""
-        finding = trouble(self._line.command, self._environ)
+        finding = trouble(self._line.command[0], self._environ)
         if finding is not None:
             self._not_started(finding)
         return finding is None
