@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from app import deaths, lateness
 from app.child import Child
 from app.facts.process import Death
@@ -85,7 +87,7 @@ class Endings:
 
         Slurm signals every process of a step, and the child's may come a moment before ours.
         """
-        if child.killed_by not in ENDING:
+        if child.killed_by not in ENDING or self._signals.forwarded == ["SIGHUP"]:
             return False
         self._watch.await_signal()
         self._signals.check()
@@ -94,7 +96,7 @@ class Endings:
     def _job_left(self, child: Child) -> bool:
         """Whether the job ended by its own doing: an exit past the interpreter, a signal told."""
         code, how = child.exit_code, "os._exit"
-        if code is None and child.killed_by in TOLD:
+        if code is None and child.killed_by in (*TOLD, signal.SIGHUP):
             code = 128 + child.killed_by
             how = f"no handler for {signal_name(child.killed_by)}, which was forwarded to it"
         if code is None:

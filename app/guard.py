@@ -39,7 +39,6 @@ from app.watch import ChildDied, DeadlineOver, Watch
 
 _PREFLIGHT_STAGES = SUPERVISOR_STAGES[1:]  # without the settings, which come before any child
 _LOG_EVERY_S = 30.0
-_KILL_S = 2.0  # a killed process is gone in milliseconds, or hangs in the kernel
 _RELEASE_S = 30.0  # a driver takes seconds to free and clear the memory of a large model
 _NO_RANKS = "one process, so there are no ranks to compare"
 _COMMAND = "the command after -- follows in the place of this process"
@@ -71,8 +70,8 @@ class Guard:
         self._heart = Heartbeat(sample, self._gpu_use)
         self._watch = Watch(signals, self._beat, self._told)
         self._children: list[Child] = []
-        self._grace_s = settings.limits().grace
-        self._endings = Endings(journal, self._watch, self._heart, signals, self._grace_s)
+        grace = settings.limits().grace
+        self._endings = Endings(journal, self._watch, self._heart, signals, grace)
         self._next_line = 0.0
         self._worker_spoke = False
 
@@ -100,13 +99,13 @@ class Guard:
         """Children that not even KILL has ended."""
         return [child.pid for child in self._children if child.given_up]
 
-    def end(self) -> None:
-        """End and reap every child. Bounded: one that hangs in the kernel is left there."""
+    def end(self, seconds: float) -> None:
+        """End and reap every child; one that is still there after that time is left."""
         self._signals.forward = None
         self._endings.note_memory()
         for child in self._children:
             kill(child)
-        self._watch.reaped(self._children, min(_KILL_S, self._grace_s / 2))
+        self._watch.reaped(self._children, seconds)
         for child in self._children:
             child.close()
         if self._gpu is not None:

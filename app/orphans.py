@@ -10,8 +10,6 @@ from collections.abc import Collection
 
 from app.probes.process import descendants
 
-_KILL_S = 1.0
-
 
 class Orphans:
     """Knows which descendants were there before the boot: a script may have become this process.
@@ -23,9 +21,9 @@ class Orphans:
     def __init__(self) -> None:
         self._before = tuple(descendants(os.getpid()))
 
-    def end(self, *, but: Collection[int]) -> bool:
-        """Kill and reap all of the boot's; False where some hang in the kernel. Bounded."""
-        end = time.monotonic() + _KILL_S
+    def end(self, *, but: Collection[int], seconds: float) -> bool:
+        """Kill and reap all of the boot's; False where some are still there after that time."""
+        end = time.monotonic() + seconds
         while found := self._ours(but):
             if time.monotonic() >= end:
                 return False

@@ -119,7 +119,8 @@ class Signals:
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         name = signal.Signals(number).name
-        if number in ENDING:
+        # A job may take HUP for something else, as daemons do; the guard has no other use for it.
+        if number in ENDING and not (number == signal.SIGHUP and self.forward is not None):
             self._end(name)
         if self.forward is not None:
             self.forwarded.append(name)

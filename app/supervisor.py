@@ -40,7 +40,10 @@ _SETTINGS_S = 60.0
 _LAST_WRITE_S = 10.0
 _SIDE_FILES_S = 2.0
 _VERDICT_S = 2.0
+_CHILDREN_S = 10.0  # a driver takes seconds to free the memory of a killed process
+_ORPHANS_S = 1.0
 _LEAST_S = 0.1
+_OF_GRACE = 0.75  # the rest is for what takes its time and no limit: the table, the processes' ends
 
 
 def supervise(arguments: Sequence[str], environ: Mapping[str, str], signals: Signals) -> int:
@@ -100,7 +103,7 @@ class Supervisor:
             journal.crashed(unexpected(error), _crash(journal.current, error))
         finally:
             if self._guard is not None:
-                self._guard.end()
+                self._guard.end(self._patience(_CHILDREN_S)())
 
     def close(self) -> int:
         """The last report, all that tells of it, and the exit status or the command."""
@@ -118,7 +121,8 @@ class Supervisor:
         if self._log.format == "text":
             table = verdict_table(report, path)
             put(sys.stderr, table, patience_s=self._patience(_VERDICT_S)())
-        self._orphans.end(but=[*self._writer.pids, *self._given_up])
+        known = [*self._writer.pids, *self._given_up]
+        self._orphans.end(but=known, seconds=self._patience(_ORPHANS_S)())
         self._writer.close(self._patience(_SIDE_FILES_S)())
         return code
 
@@ -131,7 +135,7 @@ class Supervisor:
 
     def _interrupted(self, name: str) -> None:
         self._journal.interrupted(name)
-        self._end = time.monotonic() + self._grace_s
+        self._end = time.monotonic() + _OF_GRACE * self._grace_s
 
     @property
     def _grace_s(self) -> float:
@@ -146,7 +150,7 @@ class Supervisor:
 
         def left() -> float:
             if self._signals.received and self._end == NEVER:
-                self._end = time.monotonic() + self._grace_s
+                self._end = time.monotonic() + _OF_GRACE * self._grace_s
             now = time.monotonic()
             return max(_LEAST_S, min(end - now, (self._end - now) / 2))
 

@@ -92,7 +92,10 @@ class Watch:
     def reaped(self, children: Sequence[Child], seconds: float) -> bool:
         """Whether all of them, killed already, have ended by then; but for those given up."""
         waited_for = [child for child in children if not child.given_up]
-        return self._until(lambda: all(map(Child.ended, waited_for)), seconds)
+        done = self._until(lambda: all(map(Child.ended, waited_for)), seconds)
+        for child in waited_for:
+            child.given_up = not child.ended()
+        return done
 
     def await_signal(self) -> None:
         """Give a signal a moment that is on its way to this process too."""

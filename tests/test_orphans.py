@@ -53,7 +53,7 @@ def program(folder: Path, code: str) -> Iterator[list[str]]:
 
 def test_a_daemon_that_got_away_is_found_and_reaped(tmp_path: Path) -> None:
     code = "orphans = Orphans(); adopt_orphans(); pid = daemon()\n"
-    code += "print(orphans.end(but=[]), pid, os.path.exists(f'/proc/{pid}'))"
+    code += "print(orphans.end(but=[], seconds=1), pid, os.path.exists(f'/proc/{pid}'))"
     with program(tmp_path, code) as (done, pid, there):
         assert (done, there) == ("True", "False")
         assert not runs(int(pid))
@@ -69,7 +69,7 @@ if os.fork() == 0:
         time.sleep(0.002)
     time.sleep(300)
 time.sleep(0.1)
-print(orphans.end(but=[]))
+print(orphans.end(but=[], seconds=1))
 """
     with program(tmp_path, code) as (done,):
         assert done == "True"
@@ -83,7 +83,7 @@ def sleep():
     return subprocess.Popen(['sleep', '300'], stdout=subprocess.DEVNULL)
 before = sleep(); orphans = Orphans(); adopt_orphans()
 own, kept = sleep(), sleep()
-print(orphans.end(but=[kept.pid]), before.pid, kept.pid, own.pid)
+print(orphans.end(but=[kept.pid], seconds=1), before.pid, kept.pid, own.pid)
 """
     with program(tmp_path, code) as (done, before, kept, own):
         assert done == "True"
@@ -101,7 +101,7 @@ orphans = Orphans(); adopt_orphans()
 late = os.environ['TEST_FOLDER'] + '/late'
 while not os.path.exists(late) or not open(late).read().strip():
     time.sleep(0.02)
-print(orphans.end(but=[]), open(late).read())
+print(orphans.end(but=[], seconds=1), open(late).read())
 """
     with program(tmp_path, code) as (done, late):
         assert done == "True"
@@ -109,5 +109,5 @@ print(orphans.end(but=[]), open(late).read())
 
 
 def test_nothing_to_end_is_soon_done(tmp_path: Path) -> None:
-    with program(tmp_path, "print(Orphans().end(but=[]))") as (done,):
+    with program(tmp_path, "print(Orphans().end(but=[], seconds=1))") as (done,):
         assert done == "True"

@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from app.facts.words import is_utf8, one_line
 from app.plan import Plan
 from app.probes.job_target import look, search_path_here
 from app.probes.memory import probe_memory
+
+_PROBE = ".bootguard-probe-"
+_STALE_AFTER_S = 600.0  # a probe takes milliseconds
 
 
 def probe_host(plan: Plan, environ: Mapping[str, str]) -> HostFacts:
@@ -67,7 +71,8 @@ def write_through(folder: Path) -> None:
     Raises:
         OSError: one of the four did not work.
     """
-    name = f".bootguard-probe-{os.getpid()}-{secrets.token_hex(4)}"
+    _clear_stale(folder)
+    name = f"{_PROBE}{os.getpid()}-{secrets.token_hex(4)}"
     first, second = folder / name, folder / f"{name}.renamed"
     try:
         handle = os.open(first, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
@@ -84,6 +89,15 @@ def write_through(folder: Path) -> None:
             with contextlib.suppress(OSError):
                 left.unlink()
         raise
+
+
+def _clear_stale(folder: Path) -> None:
+    """Remove what killed boots have left; the age keeps it off those that run."""
+    oldest = time.time() - _STALE_AFTER_S
+    for left in folder.glob(f"{_PROBE}*"):
+        with contextlib.suppress(OSError):
+            if left.lstat().st_mtime < oldest:
+                left.unlink()
 
 
 def _space(path: Path) -> tuple[int | None, int | None]:

@@ -39,9 +39,9 @@ def saves(_model: Any, _tokenizer: Any, _report: Any) -> int:
 
 
 def counts(_model: Any, _tokenizer: Any, _report: Any) -> int:
-    """Ends with 0 once USR1 and USR2 have come."""
+    """Ends with 0 once HUP, USR1 and USR2 have come."""
     told: set[int] = set()
-    wanted = {signal.SIGUSR1, signal.SIGUSR2}
+    wanted = {signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
 
     def note(number: int, _frame: FrameType | None) -> None:
         told.add(number)
