@@ -13,7 +13,7 @@ import os
 from app.errors import BootError, causes, number_told, system_error
 from app.facts import disk
 from app.facts.gpu import ERRORS
-from app.facts.host import gib
+from app.facts.host import size
 from app.facts.process import DeviceMemory
 from app.facts.words import one_line
 from app.outcome import Fault, Finding, Status
@@ -134,9 +134,9 @@ def out_of_device_memory(
     # A context of our own and the driver's share stay below 1 GiB on both cards.
     passes = memory.others_bytes > GIB and memory.total_bytes >= least_bytes
     return _no_room(
-        f"out of device memory: more than {gib(memory.peak_bytes)} are needed and "
-        f"{gib(memory.free_bytes)} of {gib(memory.total_bytes)} are free; this process holds "
-        f"{gib(memory.own_bytes)}, others {gib(memory.others_bytes)}",
+        f"out of device memory: more than {size(memory.peak_bytes)} are needed and "
+        f"{size(memory.free_bytes)} of {size(memory.total_bytes)} are free; this process holds "
+        f"{size(memory.own_bytes)}, others {size(memory.others_bytes)}",
         told,
         passes=passes,
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from app import blame, traces
-from app.facts.host import gib
+from app.facts.host import size
 from app.facts.process import Death
 from app.facts.words import one_line, signal_name
 from app.outcome import Fault, Finding, Status
@@ -100,8 +100,8 @@ def _killed(death: Death) -> Finding:
 
 def _no_memory(death: Death, what: str, counts: str) -> Finding:
     after = death.after
-    held = f"{gib(death.rss_peak_bytes)} resident at most" if death.rss_peak_bytes else ""
-    used = f"peak {gib(after.peak_bytes)} of limit {gib(after.limit_bytes)}"
+    held = f"{size(death.rss_peak_bytes)} resident at most" if death.rss_peak_bytes else ""
+    used = f"peak {size(after.peak_bytes)} of limit {size(after.limit_bytes)}"
     if after.limit_bytes is None:
         used = "no limit on our group"
     step = "raise the memory limit (Kubernetes: resources.limits.memory; Slurm: --mem)"

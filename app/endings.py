@@ -6,6 +6,7 @@ import signal
 
 from app import deaths, lateness
 from app.child import Child
+from app.exits import exit_code
 from app.facts.process import Death
 from app.facts.words import signal_name
 from app.heartbeat import Heartbeat
@@ -34,6 +35,8 @@ class Endings:
     def died(self, child: Child, protocol: str, *, on_device: bool) -> None:
         """Note why it is gone, or what it said that is no event. Raises Interrupted."""
         where = self._journal.current
+        if child.who == "worker":
+            self._journal.memory(worker_peak_bytes=self._heart.peak_bytes)
         self._watch.end(child, 0)
         self._watch.drain(child)
         if not protocol and (self._was_asked(child) or (where == "job" and self._job_left(child))):
@@ -50,7 +53,9 @@ class Endings:
             trace=child.trace(),
             output=child.last_lines(),
         )
-        self._journal.crashed(deaths.judge(death), deaths.crash_of(death, where))
+        finding = deaths.judge(death)
+        self._close_job(where, finding)
+        self._journal.crashed(finding, deaths.crash_of(death, where))
 
     def late(self, child: Child, limit: str) -> None:
         """Note where it stands, while it still stands there; then end it."""
@@ -64,7 +69,15 @@ class Endings:
         grace = self._grace_s if where == "job" else min(_GUARD_TERM_S, self._grace_s / 2)
         gone = self._watch.end(child, grace)
         crash = lateness.crash_of(where, limit, stacks, kernel, child.last_lines())
-        journal.crashed(lateness.judge(where, limit, seconds, activity, crash, gone=gone), crash)
+        finding = lateness.judge(where, limit, seconds, activity, crash, gone=gone)
+        self._close_job(where, finding)
+        journal.crashed(finding, crash)
+
+    def _close_job(self, where: str, finding: Finding) -> None:
+        """A job that was ended has a time and a status too."""
+        if where == "job" and finding.fault is not None:
+            spent = round(self._journal.stage_seconds(), 3)
+            self._journal.job(duration_s=spent, code=int(exit_code(finding.fault)))
 
     def stuck(self, child: Child, seconds: float) -> tuple[Finding, Crash]:
         """What is said of a child that has done its work and that KILL does not end."""

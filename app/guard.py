@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, BinaryIO
 
 from pydantic import TypeAdapter, ValidationError
@@ -79,7 +80,7 @@ class Guard:
         """All stages that are asked for, as far as they pass."""
         worker = None
         if self._stop not in SUPERVISOR_STAGES:
-            worker = self._start(spawn_worker(self._worker_environ(), self._journal.worker_said))
+            worker = self._start(spawn_worker(self._worker_environ(), self._said("worker")))
             worker.order(Order(kind="prepare", plan=self.plan))
         self._run_preflight()
         if worker is None or not self._journal.all_passed(_PREFLIGHT_STAGES):
@@ -145,6 +146,9 @@ class Guard:
         """The guard loads a folder and asks no hub; a job is the user's own program."""
         return self._environ if self.plan.job else without_hub_tokens(self._environ)
 
+    def _said(self, who: str) -> Callable[[str], None]:
+        return partial(self._journal.child_said, who)
+
     def _start(self, child: Child) -> Child:
         self._children.append(child)
         self._watch.add(child)
@@ -157,7 +161,7 @@ class Guard:
         preflight.run(self._settings, self._environ, self._stop, pipe)
 
     def _run_preflight(self) -> None:
-        child = self._start(fork_preflight(self._preflight, self._journal.say))
+        child = self._start(fork_preflight(self._preflight, self._said("preflight")))
         # Its first stage begins with it: whatever keeps it from saying so counts too.
         self._begin(_PREFLIGHT_STAGES[0], child)
         self._listen(child, Turns(_PREFLIGHT_STAGES, self._stop))

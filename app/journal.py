@@ -99,8 +99,10 @@ class Journal:
             self._fields[name] = section
 
     def memory(self, **known: int | None) -> None:
-        """Note what is now known of the memory."""
-        self._fields["memory"] = {**self._fields.get("memory", {}), **known}
+        """Note what is now known of the memory; of peaks the higher one stays."""
+        before = self._fields.get("memory", {})
+        peaks = [peak for each in (before, known) if (peak := each.get("worker_peak_bytes"))]
+        self._fields["memory"] = {**before, **known, "worker_peak_bytes": max(peaks, default=None)}
 
     def activity(self, activity: Activity) -> None:
         """Note what the stage's process does; written now and then."""
@@ -160,9 +162,9 @@ class Journal:
         if isinstance(record, JobRecord):
             self._fields["job"] = record.model_copy(update=known)
 
-    def worker_said(self, line: str) -> None:
-        """One line that the worker, or a library in it, has printed."""
-        self._log.line("worker", line, event="output")
+    def child_said(self, who: str, line: str) -> None:
+        """One line that a child, or a library in it, has printed."""
+        self._log.line(who, line, event="output")
 
     def say(self, text: str) -> None:
         """One line of progress, for steps that take long."""

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from app.child import Child, Ends
+from app.errors import BootError
 from app.lifeline import die_with, trace_into
+from app.outcome import Fault
 
 _APP_PARENT = Path(__file__).resolve().parent.parent
 # What our own handlers and Python's defaults must not pass on to a spawned program.
@@ -28,7 +30,7 @@ _BUG = 70  # what a forked child leaves with after an exception; the supervisor 
 
 
 def spawn_worker(environ: Mapping[str, str], said: Callable[[str], None]) -> Child:
-    """Start `app.worker`. Raises OSError where no process can be had."""
+    """Start `app.worker`. Raises BootError where no process can be had."""
     path = os.pathsep.join(filter(None, (str(_APP_PARENT), environ.get("PYTHONPATH"))))
     orders, orders_end = os.pipe()
     events_end, events = os.pipe()
@@ -53,10 +55,10 @@ def spawn_worker(environ: Mapping[str, str], said: Callable[[str], None]) -> Chi
             setsigmask=(),
             setsigdef=_DEFAULTS,
         )
-    except OSError:
+    except OSError as error:
         for each in (orders_end, events_end, output_end, trace):
             os.close(each)
-        raise
+        raise _no_process(error) from error
     finally:
         for each in (orders, events, output, raw):
             os.close(each)
@@ -66,7 +68,7 @@ def spawn_worker(environ: Mapping[str, str], said: Callable[[str], None]) -> Chi
 def fork_preflight(main: Callable[[BinaryIO], None], said: Callable[[str], None]) -> Child:
     """Run `main` in a copy of this process, given the pipe of the events.
 
-    Raises OSError where no process can be had.
+    Raises BootError where no process can be had.
     """
     events_end, events = os.pipe()
     output_end, output = os.pipe()
@@ -74,10 +76,10 @@ def fork_preflight(main: Callable[[BinaryIO], None], said: Callable[[str], None]
     parent = os.getpid()
     try:
         pid = os.fork()
-    except OSError:
+    except OSError as error:
         for each in (events_end, events, output_end, output, trace):
             os.close(each)
-        raise
+        raise _no_process(error) from error
     if pid == 0:
         _become(main, parent, events, output, trace)
     os.close(events)
@@ -112,6 +114,18 @@ def _become(
             sys.stderr.flush()
         finally:
             os._exit(code)
+
+
+def _no_process(error: OSError) -> BootError:
+    """A limit, or a machine without memory: what ends elsewhere frees a place here."""
+    return BootError(
+        f"no process could be started: {os.strerror(error.errno or 0)}",
+        fault=Fault.TEMPORARY,
+        expected="room for five processes of this user and their threads",
+        actual=f"{type(error).__name__} errno {error.errno}",
+        source="fork(2)",
+        next_step="raise the limit of processes (pids.max, ulimit -u), or try again later",
+    )
 
 
 def _close_all_but(*kept: int) -> None:

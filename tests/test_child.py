@@ -115,7 +115,7 @@ def test_a_secret_is_not_shown_in_halves_where_a_line_is_cut(n_before: int) -> N
     log = io.StringIO()
     journal = a_journal(log=log, secret=TOKEN)
     for line in said:
-        journal.worker_said(line)
+        journal.child_said("worker", line)
     shown = "".join(log.getvalue().split())
     pieces = [TOKEN[at : at + 8] for at in range(len(TOKEN) - 7)]
     assert not [piece for piece in pieces if piece in shown]

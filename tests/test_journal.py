@@ -193,7 +193,7 @@ def test_a_secret_is_in_no_output(writer: FakeWriter) -> None:
     journal.note(run_id=SECRET, settings={"report_dir": f"/x/{SECRET}"})
     journal.check(a_check(Status.FAIL, Fault.CONFIG, f"BOOT_RUN_ID={SECRET}"))
     journal.trouble("host", ValueError(SECRET))
-    journal.worker_said(f"token {SECRET} given")
+    journal.child_said("worker", f"token {SECRET} given")
     activity = Activity(
         seen="", samples=1, rss_bytes=1, rss_peak_bytes=1, read_bytes=0, cpu_s=0, idle_s=0
     )

@@ -15,6 +15,7 @@ from typing import BinaryIO
 import pytest
 
 from app.child import Child
+from app.errors import BootError
 from app.events import Ended
 from app.spawn import fork_preflight, spawn_worker
 from tests.boots import ROOT, until
@@ -99,7 +100,7 @@ def test_a_worker_that_cannot_be_started_leaves_nothing_open(
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     before = open_ones()
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(BootError, match="no process"):
         spawn_worker({}, print)
     assert open_ones() == before
 
@@ -255,6 +256,6 @@ def test_no_fork_to_be_had_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(os, "fork", no_fork)
     before = open_ones()
-    with pytest.raises(BlockingIOError):
+    with pytest.raises(BootError, match="no process"):
         forked(print, [])
     assert open_ones() == before

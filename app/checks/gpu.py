@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.checks import Check
 from app.facts.gpu import ERRORS, NO_DEVICE, REQUEST, DeviceFacts, GpuFacts
-from app.facts.host import gib
+from app.facts.host import size
 from app.outcome import Fault, Finding, failed, passed, skipped, warned
 from app.plan import Plan
 from app.profiles import GIB
@@ -182,11 +182,11 @@ def memory(facts: GpuFacts, plan: Plan) -> Finding:
     if isinstance(device, Finding):
         return device
     least = plan.profile.min_memory_bytes
-    expected = f"at least {gib(least)} in total, and next to all of it free"
-    actual = f"{gib(device.total_bytes)} in total, {gib(device.free_bytes)} free"
+    expected = f"at least {size(least)} in total, and next to all of it free"
+    actual = f"{size(device.total_bytes)} in total, {size(device.free_bytes)} free"
     if device.total_bytes < least:
         return failed(
-            f"{device.name} has {gib(device.total_bytes)} of memory",
+            f"{device.name} has {size(device.total_bytes)} of memory",
             expected=expected,
             actual=actual,
             next_step="take a whole GPU of the profile's class (no MIG slice)",
@@ -218,7 +218,7 @@ def _free(device: DeviceFacts, expected: str, actual: str) -> Finding:
         )
     if used > _QUIET:
         return warned(
-            f"{gib(used)} of {device.name} is in use already",
+            f"{size(used)} of {device.name} is in use already",
             expected=expected,
             actual=actual,
             next_step="look for another process on this GPU",

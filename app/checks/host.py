@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 from app.checks import Check
 from app.facts.disk import fault_of as disk_fault
-from app.facts.host import FolderFacts, HostFacts, gib
+from app.facts.host import FolderFacts, HostFacts, size
 from app.facts.job_target import Found, JobTargetFacts
 from app.facts.words import listed, one_line
 from app.outcome import Fault, Finding, Severity, failed, passed, skipped, warned
@@ -83,17 +83,17 @@ def disk(facts: HostFacts, plan: Plan) -> Finding:
     if not known:
         return skipped("no cache folder's file system says how much is free")
     low = [found for found in known if (found.free_bytes or 0) < _room(found, facts, plan)]
-    actual = "; ".join(f"{found.folder.purpose} {gib(found.free_bytes)} free" for found in known)
-    expected = f"{gib(_room(known[0], facts, plan))} for the hub's cache, a little elsewhere"
+    actual = "; ".join(f"{found.folder.purpose} {size(found.free_bytes)} free" for found in known)
+    expected = f"{size(_room(known[0], facts, plan))} for the hub's cache, a little elsewhere"
     if low:
         return warned(
-            f"{low[0].folder.purpose}: only {gib(low[0].free_bytes)} free on {low[0].folder.path}",
+            f"{low[0].folder.purpose}: only {size(low[0].free_bytes)} free on {low[0].folder.path}",
             expected=expected,
             actual=actual,
             next_step=f"free space there, or move it with {low[0].folder.variable}",
         )
     return passed(
-        f"at least {gib(min(f.free_bytes or 0 for f in known))} free",
+        f"at least {size(min(f.free_bytes or 0 for f in known))} free",
         expected=expected,
         actual=actual,
     )
@@ -105,10 +105,10 @@ def memory(facts: HostFacts, _plan: Plan) -> Finding:
     if found.total_bytes is None and found.limit_bytes is None:
         return skipped("neither /proc/meminfo nor a control group says how much memory there is")
     limit = (
-        f"limit {gib(found.limit_bytes)} ({found.limited_by})" if found.limit_bytes else "no limit"
+        f"limit {size(found.limit_bytes)} ({found.limited_by})" if found.limit_bytes else "no limit"
     )
     return passed(
-        f"{gib(found.available_bytes)} available of {gib(found.total_bytes)}, {limit}",
+        f"{size(found.available_bytes)} available of {size(found.total_bytes)}, {limit}",
         actual=f"total {found.total_bytes}, limit {found.limit_bytes}, "
         f"available {found.available_bytes} bytes, {facts.n_cpus} CPUs",
     )

@@ -118,9 +118,11 @@ def expand(path: str, environ: Mapping[str, str]) -> str:
     )
 
 
-def gib(n_bytes: int | None) -> str:
+def size(n_bytes: int | None) -> str:
     """A number of bytes as a person reads it."""
-    return "unknown" if n_bytes is None else f"{n_bytes / GIB:.1f} GiB"
+    if n_bytes is None:
+        return "unknown"
+    return f"{n_bytes / GIB:.1f} GiB" if n_bytes >= GIB else f"{n_bytes / 2**20:.0f} MiB"
 
 
 def account_home(uid: int) -> str | None:
