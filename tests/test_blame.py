@@ -215,7 +215,14 @@ def test_what_nobody_foresaw_stays_ours() -> None:
     assert unexpected(KeyError("x")).fault is Fault.INTERNAL
 
 
-@pytest.mark.parametrize("leaving", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_a_library_that_leaves_the_process_is_an_error_like_others() -> None:
+    def step() -> str:
+        raise SystemExit(0)
+
+    assert guard(step).fault is Fault.INTERNAL
+
+
+@pytest.mark.parametrize("leaving", [KeyboardInterrupt, GeneratorExit])
 def test_the_guard_lets_pass_what_is_no_error(leaving: type[BaseException]) -> None:
     def step() -> str:
         raise leaving
