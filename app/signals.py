@@ -87,7 +87,8 @@ class Signals:
 
     def hold(self) -> None:
         """The end has been told: no signal may make the process end otherwise any more."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING + TOLD)
+        for each in ENDING + TOLD:
+            signal.signal(each, signal.SIG_IGN)
 
     def heard(self) -> None:
         """Empty the wakeup pipe, which would end every further wait at once."""

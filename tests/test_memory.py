@@ -181,5 +181,5 @@ def test_a_real_kill_for_memory_is_counted(limited: Path) -> None:
     found = judge(Death(who="worker", signal=number, on_device=True, before=before, after=after))
     assert found.fault is Fault.HARDWARE_MISMATCH
     assert found.reason == (
-        "the worker was killed by the kernel for lack of memory: peak 0.1 GiB of limit 0.1 GiB"
+        "the worker was killed by the kernel for lack of memory: peak 64 MiB of limit 64 MiB"
     )
