@@ -27,7 +27,7 @@ test: ## install the dev set too if needed, then run the tests
 	@scripts/env.sh dev
 	@$(BIN)/python -m pytest $(ARGS)
 
-chaos: ## kill, hang, crash and flood boots at every stage: over a hundred runs (ARGS="--ci" for a dozen)
+chaos: ## kill, hang, crash and flood boots at every stage: hundreds of runs (ARGS="--list" names them)
 	@scripts/env.sh dev
 	@$(BIN)/python -m tests.chaos $(ARGS)
 

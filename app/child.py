@@ -45,7 +45,6 @@ class Child:
 
     def __init__(self, who: str, pid: int, ends: Ends, said: Callable[[str], None]) -> None:
         self.who, self.pid = who, pid
-        self.began = time.monotonic()
         self.status: int | None = None  # as os.waitpid tells it, once it is reaped
         self.events_end = self.output_end = False
         self.given_up = False  # not even KILL has ended it

@@ -21,7 +21,6 @@ from app.facts.words import one_line
 from app.outcome import Fault, Finding, failed
 from app.redaction import redacted
 
-CHECK = "command_line"
 _HELP = frozenset(("--help", "-h"))
 _END = "--"
 _LONGEST_NAME = 80
@@ -31,10 +30,10 @@ _FIRST_LINE_BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """What was asked for: `command` is empty where none was given, `problems` are failed checks."""
+    """What was asked for: `command` is empty where none was given, `problems` is what is wrong."""
 
     command: tuple[str, ...] = ()
-    problems: tuple[tuple[str, Finding], ...] = ()
+    problems: tuple[Finding, ...] = ()
 
 
 def parse(arguments: Sequence[str], environ: Mapping[str, str]) -> CommandLine:
@@ -51,9 +50,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str]) -> CommandLine:
     if command is not None:
         finding = trouble(command[0], environ) if command else _no_command()
         findings += [finding] if finding is not None else []
-    return CommandLine(
-        command=tuple(command or ()), problems=tuple((CHECK, one) for one in findings)
-    )
+    return CommandLine(command=tuple(command or ()), problems=tuple(findings))
 
 
 def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str] | None]:

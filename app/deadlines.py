@@ -24,7 +24,7 @@ class Deadlines:
 
     def begin_job(self) -> None:
         """The guard is over, and with it its deadlines."""
-        self._stage, self._stage_end = "job", self._now() + self._limits.job
+        self.begin("job")
         self._total_end = NEVER
 
     def left(self) -> float:
@@ -35,5 +35,4 @@ class Deadlines:
         """The setting of the next deadline, and its value in seconds."""
         if self._total_end < self._stage_end:
             return f"BOOT_TOTAL_TIMEOUT_S={self._limits.total:g}"
-        limit = self._limits.job if self._stage == "job" else self._limits.of(self._stage)
-        return f"BOOT_{self._stage.upper()}_TIMEOUT_S={limit:g}"
+        return f"BOOT_{self._stage.upper()}_TIMEOUT_S={self._limits.of(self._stage):g}"

@@ -79,15 +79,16 @@ class Endings:
             spent = round(self._journal.stage_seconds(), 3)
             self._journal.job(duration_s=spent, code=int(exit_code(finding.fault)))
 
-    def stuck(self, child: Child, seconds: float) -> tuple[Finding, Crash]:
-        """What is said of a child that has done its work and that KILL does not end."""
+    def stuck(self, child: Child, seconds: float) -> None:
+        """Note that KILL does not end it, which has done its work."""
         text = f"the {child.who} was killed and is still there after {seconds:g} s"
         finding = unread(
             f"{text}: device memory is not free for the command",
             next_step="take another node, and look at this one's kernel log",
             fault=Fault.NODE_UNFIT,
         )
-        return finding, Crash(where="job", kind="deadline", text=text, kernel=waits(child.pid))
+        crash = Crash(where="job", kind="deadline", text=text, kernel=waits(child.pid))
+        self._journal.crashed(finding, crash)
 
     def note_memory(self) -> None:
         """What the kernel says of our control group by now."""

@@ -17,15 +17,12 @@ import socket
 from pathlib import Path
 from typing import Any, NoReturn
 
+from app.lifeline import close_all_but
 from app.report_file import ReportFile
+from app.signals import ENDING, TOLD
 from app.text_file import write_text
 
-_IGNORED = frozenset(
-    (
-        *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
-        *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP, signal.SIGTTOU, signal.SIGTTIN),
-    )
-)
+_IGNORED = (*ENDING, *TOLD, signal.SIGTSTP, signal.SIGTTOU, signal.SIGTTIN)
 # A fork of the supervisor that keeps our end of the socket open hides its death from the child.
 _PARENT_CHECK_S = 1.0
 _CHUNK = 256 * 1024  # bytes a read of the socket
@@ -41,26 +38,19 @@ def be_the_writer(channel: socket.socket, report: ReportFile, parent: int) -> No
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         with contextlib.suppress(OSError):
             os.setpgid(0, 0)
-        _close_all_but(channel.fileno())
+        _let_go_of_streams(channel.fileno())
+        close_all_but(channel.fileno())
         _serve(channel, report, parent)
     finally:
         os._exit(0)
 
 
-def _close_all_but(kept: int) -> None:
-    """A pipe that we held open would not end for its reader, however long we hang."""
+def _let_go_of_streams(kept: int) -> None:
+    """Held open, they would not end for their reader, however long we hang."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         if number != kept:
             os.dup2(nowhere, number)
-    try:
-        found = [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
-    except OSError:
-        found = list(range(3, 4096))
-    for number in found:
-        if number > 2 and number != kept:  # noqa: PLR2004 - the standard streams
-            with contextlib.suppress(OSError):
-                os.close(number)
 
 
 def _serve(channel: socket.socket, report: ReportFile, parent: int) -> None:

@@ -84,10 +84,6 @@ class FileWriter:
         except OSError:  # somebody else has reaped it, or it never was
             return False
 
-    def fileno(self) -> int:
-        """Our end of the socket, for forks of the supervisor to close."""
-        return self._socket.fileno()
-
     def report(
         self, report_json: str, report_id: str, deadline_s: float, *, insist: bool = False
     ) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, BinaryIO
 
@@ -26,13 +25,13 @@ from app.events import (
 )
 from app.heartbeat import Heartbeat, told
 from app.journal import Journal
-from app.known_secrets import without_hub_tokens
 from app.plan import Plan
 from app.probes.gpu_use import GpuUse
 from app.probes.job_target import search_path_here
 from app.probes.process import sample
-from app.report import JobRecord, Report
+from app.report import JobRecord, Report, utc_now
 from app.settings import BootSettings
+from app.settings_secrets import without_hub_tokens
 from app.signals import Signals
 from app.spawn import fork_preflight, spawn_worker
 from app.stages import SUPERVISOR_STAGES, WORKER_STAGES
@@ -124,7 +123,7 @@ class Guard:
         elif self._watch.end(worker, 0, _RELEASE_S):
             self._journal.skip("job", _COMMAND)
         else:
-            self._journal.crashed(*self._endings.stuck(worker, _RELEASE_S))
+            self._endings.stuck(worker, _RELEASE_S)
 
     def _run_job(self, worker: Child) -> None:
         """Deadlines end with the guard, and signals are the job's from here on."""
@@ -134,8 +133,7 @@ class Guard:
         report = self._journal.as_it_stands()
         path = search_path_here(self._environ)
         worker.order(Order(kind="job", plan=self.plan, report=report, job_path=tuple(path)))
-        target, started = self.plan.job, datetime.now(UTC).isoformat(timespec="milliseconds")
-        self._journal.section("job", JobRecord(target=target, started=started))
+        self._journal.section("job", JobRecord(target=self.plan.job, started=utc_now()))
         self._listen(worker, Turns(("job",)))
         self._journal.job(signals=self._signals.forwarded)
         if self._signals.received:

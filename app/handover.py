@@ -5,7 +5,6 @@ The caller has ended every child, closed the report and flushed the verdict befo
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import shutil
@@ -17,11 +16,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from app.facts.words import one_line
+from app.lifeline import adopt_orphans
 from app.outcome import Fault, Finding, failed
 from app.plan import Plan
 from app.report import Report
+from app.signals import CHANGEABLE
 
-_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37  # linux/prctl.h
 # What another try later, or a look at the disk, can mend; all else is the command line's.
 _FAULTS = {
     errno.EAGAIN: Fault.TEMPORARY,
@@ -84,28 +84,21 @@ def hand_over(
 @contextmanager
 def _as_at_the_start(ignored: Collection[int]) -> Iterator[None]:
     """Without our signal handlers, mask and subreaper; all comes back where exec has failed."""
-    libc = ctypes.CDLL(None)
-    reaper = ctypes.c_int()
-    libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(reaper))
     # A handler that C has set looks like the default here; exec itself takes it away.
-    wanted = {n: signal.SIG_IGN if n in ignored else signal.SIG_DFL for n in _changeable()}
+    wanted = {n: signal.SIG_IGN if n in ignored else signal.SIG_DFL for n in CHANGEABLE}
     ours = {n: handler for n in wanted if (handler := signal.getsignal(n)) is not wanted[n]}
     for each in ours:
         signal.signal(each, wanted[each])
     mask = signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    libc.prctl(_PR_SET_CHILD_SUBREAPER, 0)
+    adopted = adopt_orphans(adopt=False)
     try:
         yield
     finally:
-        libc.prctl(_PR_SET_CHILD_SUBREAPER, reaper.value)
+        adopt_orphans(adopt=adopted)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for each, handler in ours.items():
             if handler is not None:  # None: set before Python, which cannot put it back
                 signal.signal(each, handler)
-
-
-def _changeable() -> frozenset[int]:
-    return frozenset(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
 
 
 def exec_failure(command: Sequence[str], error: OSError, environ: Mapping[str, str]) -> Finding:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from app.facts.process import Sample
-from app.report import Activity
+from app.report import Activity, utc_now
 
 # Below this much of one core, and this many bytes in a second, a process does nothing: threads
 # that wait in a loop burn a percent or two.
@@ -52,7 +51,7 @@ class Heartbeat:
         self.peak_bytes = max(self.peak_bytes, found.rss_bytes)
         memory, percent = self._gpu()
         return Activity(
-            seen=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            seen=utc_now(),
             samples=self._samples,
             rss_bytes=found.rss_bytes,
             rss_peak_bytes=self.peak_bytes,

@@ -109,14 +109,8 @@ def require(checks: Iterable[Check[FactsT]], facts: FactsT, plan: Plan) -> None:
             text = f"{check.id}: {found.reason}; next step: {found.next_step}"
             warnings.warn(text, stacklevel=_outside())
         if found.status.blocks:
-            raise BootError(
-                found.reason,
-                fault=found.fault or check.fault,
-                expected=found.expected,
-                actual=found.actual,
-                source=found.source or check.source,
-                next_step=found.next_step,
-            )
+            fault, source = found.fault or check.fault, found.source or check.source
+            raise BootError.of(replace(found, fault=fault, source=source))
 
 
 def _outside() -> int:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from app.engine import job
 from app.events import Order
 from app.outcome import Finding, Status, passed
 from app.pipe_sink import PipeSink
-from app.report import CheckRecord, JobRecord
+from app.report import CheckRecord, JobRecord, utc_now
 
 if TYPE_CHECKING:
     from app.work import Work
@@ -22,7 +21,7 @@ def run(work: Work, order: Order, stdout: int, sink: PipeSink) -> None:
     if target is None or order.report is None:
         raise AssertionError("a job is ordered with its target and the report")
     began = time.monotonic()
-    record = JobRecord(target=target, started=datetime.now(UTC).isoformat(timespec="milliseconds"))
+    record = JobRecord(target=target, started=utc_now())
     sink.stage_started("job")
     sink.section("job", record)
     job.adopt_stdout(stdout)

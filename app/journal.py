@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from app.report import (
     Memory,
     Report,
     StageRecord,
+    utc_now,
 )
 from app.report_trouble import shared, unwritable
 from app.report_writer import WRITE_S, Writer, insisted
@@ -51,7 +51,7 @@ class Journal:
         self._checks: list[CheckRecord] = []
         self._fields: dict[str, Any] = {}
         self.current = STAGES[0]
-        self.report = Report(report_id=uuid.uuid4().hex, started=_now(), identity=identity)
+        self.report = Report(report_id=uuid.uuid4().hex, started=utc_now(), identity=identity)
 
     @property
     def path(self) -> str | None:
@@ -82,7 +82,7 @@ class Journal:
         """Note and write: a boot that is killed now leaves the stage it was in."""
         self.current = name
         self._stage_began = time.monotonic()
-        self._stages[name] = StageRecord(name=name, status=Status.NOT_RUN, started=_now())
+        self._stages[name] = StageRecord(name=name, status=Status.NOT_RUN, started=utc_now())
         self._log.stage_started(name)
         self._write()
 
@@ -242,8 +242,3 @@ class Journal:
             if not self._complained:
                 self._log.line("report", f"not written: {error}")
             self._complained = True
-
-
-def _now() -> str:
-    """The time as the report holds it: UTC, milliseconds."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -57,12 +57,6 @@ def known_secrets(environ: Mapping[str, str], folder: Path | None) -> frozenset[
     return frozenset(one for value in found for one in _pieces(value) if _can_be_hidden(one))
 
 
-def without_hub_tokens(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a process that needs nothing of the hub."""
-    names = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
-    return {name: value for name, value in environ.items() if name not in names}
-
-
 def _of_variables(environ: Mapping[str, str]) -> Iterator[str]:
     for name, value in environ.items():
         if "://" in value:

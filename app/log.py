@@ -14,7 +14,7 @@ from typing import Literal, TextIO
 
 from app.outcome import Status
 from app.redaction import Redactor
-from app.report import CheckRecord, Report, StageRecord
+from app.report import CheckRecord, Report, StageRecord, utc_now
 from app.sections import printable
 from app.streams import left_out, put
 
@@ -94,5 +94,4 @@ class Log:
         notice = left_out(n_lines)
         if self.format == "text":
             return notice
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        return json.dumps({"time": now, "stage": "log", "text": notice.strip()}) + "\n"
+        return json.dumps({"time": utc_now(), "stage": "log", "text": notice.strip()}) + "\n"

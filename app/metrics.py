@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from app.exits import ExitCode
@@ -60,7 +59,6 @@ def _of_the_boot(report: Report) -> Iterator[Metric]:
     }
     short = {name: value[:_LABEL_CHARACTERS] for name, value in labels.items()}
     yield InfoMetricFamily("bootguard", "The last boot on this node.", value=short)
-    ended = datetime.fromisoformat(report.started).timestamp() + report.duration_s
     values = {
         "success": ("Whether the guard let the job start.", report.exit.code == ExitCode.OK),
         "exit_code": (
@@ -69,7 +67,7 @@ def _of_the_boot(report: Report) -> Iterator[Metric]:
         ),
         "attempt": ("Which attempt of its run the boot was; 1 is the first.", report.attempt),
         "duration_seconds": ("Time from start to verdict.", report.duration_s),
-        "end_timestamp_seconds": ("When the boot ended, in seconds since 1970.", ended),
+        "end_timestamp_seconds": ("When the boot ended, in seconds since 1970.", report.ended),
     }
     for name, (text, value) in values.items():
         yield GaugeMetricFamily(f"bootguard_{name}", text, value=float(value))

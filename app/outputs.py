@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -81,19 +80,15 @@ def write_outputs(
     """
     files = _Files(writer, time.monotonic() + deadline_s)
     log = termination_log or _raw(environ, _TERMINATION_VARIABLE)
-    message = termination_message(report, report_path)
-    if log is not None:
-        files.write("the termination message", log, message, replace=False)
-    else:
-        files.write(
-            "the termination message",
-            KUBERNETES_TERMINATION_LOG,
-            message,
-            replace=False,
-            only_if="exists",
-        )
+    files.write(
+        "the termination message",
+        log or KUBERNETES_TERMINATION_LOG,
+        termination_message(report, report_path),
+        replace=False,
+        only_if="any" if log else "exists",
+    )
     elastic = environ.get(_ELASTIC_VARIABLE)  # relative where the agent's log folder was given so
-    error = torchelastic_error(report, report_path, _end_of(report))
+    error = torchelastic_error(report, report_path, report.ended)
     if elastic and error:
         # A job that records its own exceptions has left more than we know.
         own = report.exit is not None and report.exit.code == ExitCode.OK
@@ -132,8 +127,3 @@ def _raw(environ: Mapping[str, str], name: str) -> Path | None:
     """The absolute path that a variable holds, if it does."""
     value = environ.get(name, "")
     return Path(value) if value.startswith("/") else None
-
-
-def _end_of(report: Report) -> float:
-    """When the boot ended, in seconds since 1970: where the report's own times say so."""
-    return datetime.fromisoformat(report.started).timestamp() + report.duration_s

@@ -89,10 +89,9 @@ def ensure(cache_root: Path, environ: Mapping[str, str], *, timeout_s: float) ->
 def build_once(target: Path, module: str, environ: Mapping[str, str], *, timeout_s: float) -> None:
     """Makes `target` by `python -m module DEST`, all of it or nothing; DEST has its name.
 
-    The builder writes into a staging folder
-    beside the target, which one rename makes whole: a folder of the target's name is always
-    complete. Of several builders the first one wins and the others drop theirs, which holds the
-    same bytes.
+    The builder writes into a staging folder beside the target, which one rename makes whole: a
+    folder of the target's name is always complete. Of several builders the first one wins and the
+    others drop theirs, which holds the same bytes.
     """
     if target.is_dir():
         return

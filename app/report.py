@@ -6,6 +6,7 @@ compares the two. Times are UTC in ISO 8601, durations seconds unless the name s
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -226,6 +227,16 @@ class Report(Section):
     memory: Memory | None = None
     job: JobRecord | None = None
     crash: Crash | None = None
+
+    @property
+    def ended(self) -> float:
+        """When the boot ended, in seconds since 1970, by the report's own times."""
+        return datetime.fromisoformat(self.started).timestamp() + self.duration_s
+
+
+def utc_now() -> str:
+    """The time as a report holds it, in milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def json_schema() -> dict[str, Any]:

@@ -15,13 +15,15 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import EnvSettingsSource
 
 from app.image import Image
+from app.known_secrets import SECRETS_DIR
 from app.profiles import PROFILES
+from app.redaction import redacted
 from app.settings_agreement import stops_early, two_to_run
-from app.settings_errors import Problem, SettingsError, redacted, shown
+from app.settings_errors import Problem, SettingsError, shown
 from app.settings_inherited import inherited_problems
 from app.settings_model import DISAGREE, REPORT_DIR, BootSettings, rule_of, variable_of
 from app.settings_names import unknown_names
-from app.settings_secrets import OLD_TOKEN, SECRETS_DIR, TOKEN, read_secret_files, token_of
+from app.settings_secrets import OLD_TOKEN, TOKEN, read_secret_files, token_of
 
 __all__ = ["BootSettings", "Problem", "SettingsError", "load_settings", "report_dir_of"]
 

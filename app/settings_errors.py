@@ -12,8 +12,6 @@ from app.errors import BootError
 from app.outcome import Fault, Finding, Status
 from app.redaction import redacted
 
-__all__ = ["Problem", "SettingsError", "redacted", "shown"]
-
 # Enough to recognise a value, short enough for one line of a log.
 _SHOWN = 80
 

@@ -17,9 +17,10 @@ from app import config
 from app.config import GradientCheckpointingT, ModelRequest
 from app.plan import DownloadT, Plan
 from app.profiles import PROFILES, Profile
+from app.redaction import redacted
 from app.settings_agreement import nothing_to_train, revision_of_local, stops_early
 from app.settings_deadlines import DeadlineSettings
-from app.settings_errors import Problem, redacted
+from app.settings_errors import Problem
 from app.settings_names import PREFIX
 from app.settings_rules import (
     Rule,

@@ -1,6 +1,6 @@
 """Which names are ours: misspelt `BOOT_*` variables, and those that an orchestrator adds by itself.
 
-A leaf: imports only `app.settings_errors`.
+A leaf: imports only `app.redaction` and `app.settings_errors`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 
-from app.settings_errors import Problem, redacted
+from app.redaction import redacted
+from app.settings_errors import Problem
 
 PREFIX = "BOOT_"
 # What a boot hands to the command that it becomes, which may be a boot itself. All of them are

@@ -1,6 +1,6 @@
 """Settings that come as files: Docker and Kubernetes mount each secret as a file of its name.
 
-A leaf: imports only `app.known_secrets`, `app.settings_errors` and the reader of files.
+A leaf: imports only `app.settings_errors` and the reader of files.
 """
 
 from __future__ import annotations
@@ -9,11 +9,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.known_secrets import SECRETS_DIR
 from app.probes.files import read_bytes
 from app.settings_errors import Problem
-
-__all__ = ["OLD_TOKEN", "SECRETS_DIR", "TOKEN", "SecretFiles", "read_secret_files", "token_of"]
 
 TOKEN = "HF_TOKEN"
 # The name that huggingface_hub still reads after HF_TOKEN.
@@ -80,3 +77,8 @@ def token_of(environ: Mapping[str, str], files: Mapping[str, str]) -> str | None
     """
     token = environ.get(TOKEN) or environ.get(OLD_TOKEN) or files.get(TOKEN)
     return None if token is None else token.strip()
+
+
+def without_hub_tokens(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a process that needs nothing of the hub."""
+    return {name: value for name, value in environ.items() if name not in (TOKEN, OLD_TOKEN)}

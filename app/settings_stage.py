@@ -20,7 +20,7 @@ def run(environ: Mapping[str, str], line: CommandLine, journal: Journal) -> Boot
     # Before anything is judged: also a rehearsal whose settings are wrong says that it is one.
     named = PROFILES.get(environ.get("BOOT_HARDWARE", ""))
     journal.note(rehearsal=named is not None and named.rehearsal)
-    records = [_record(name, finding) for name, finding in line.problems]
+    records = [_record("command_line", finding) for finding in line.problems]
     image: Image | None = None
     settings: BootSettings | None = None
     try:

@@ -18,6 +18,7 @@ from types import FrameType
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGXCPU)
 # Slurm's `--signal` and others use these to tell a job something; a guard has no use for them.
 TOLD = (signal.SIGUSR1, signal.SIGUSR2)
+CHANGEABLE = frozenset(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
 # srun and some runtimes send the same TERM by two ways; this close together it is one request.
 _SAME_S = 0.5
 
@@ -44,11 +45,10 @@ def ignored_signals() -> frozenset[signal.Signals]:
 
     Python ignores PIPE and XFSZ from its start and keeps no memory of what they were before.
     """
-    changeable = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
     of_python = {signal.SIGPIPE, signal.SIGXFSZ}
     return frozenset(
         signal.Signals(each)
-        for each in changeable - of_python
+        for each in CHANGEABLE - of_python
         if signal.getsignal(each) is signal.SIG_IGN
     )
 

@@ -17,15 +17,13 @@ from typing import BinaryIO, NoReturn
 
 from app.child import Child, Ends
 from app.errors import BootError
-from app.lifeline import die_with, trace_into
+from app.lifeline import close_all_but, die_with, trace_into
 from app.outcome import Fault
+from app.signals import ENDING, TOLD
 
 _APP_PARENT = Path(__file__).resolve().parent.parent
 # What our own handlers and Python's defaults must not pass on to a spawned program.
-_DEFAULTS = (
-    *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGXCPU),
-    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGALRM),
-)
+_DEFAULTS = (*ENDING, *TOLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGALRM)
 _BUG = 70  # what a forked child leaves with after an exception; the supervisor judges it
 
 
@@ -102,7 +100,7 @@ def _become(
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        _close_all_but(events, trace)
+        close_all_but(events, trace)
         trace_into(trace)
         if die_with(parent):
             main(os.fdopen(events, "wb"))
@@ -126,11 +124,3 @@ def _no_process(error: OSError) -> BootError:
         source="fork(2)",
         next_step="raise the limit of processes (pids.max, ulimit -u), or try again later",
     )
-
-
-def _close_all_but(*kept: int) -> None:
-    """The supervisor's own pipes must not live on here."""
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - numbers, not paths
-        if int(name) > 2 and int(name) not in kept:  # noqa: PLR2004 - the standard streams
-            with contextlib.suppress(OSError):  # the listing's own has gone already
-                os.close(int(name))

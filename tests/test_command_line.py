@@ -19,8 +19,7 @@ SECRET = "Zq7-value-of-an-argument"
 
 
 def problem_of(*arguments: str, path: str = PATH["PATH"]) -> Finding:
-    ((check, finding),) = parse(arguments, {"PATH": path}).problems
-    assert check == "command_line"
+    (finding,) = parse(arguments, {"PATH": path}).problems
     assert finding.status is Status.FAIL
     assert finding.fault is Fault.USAGE
     assert finding.expected
@@ -53,7 +52,7 @@ def test_help_beside_a_command_runs_neither() -> None:
 
 def test_every_unknown_argument_is_named_without_its_value() -> None:
     found = parse(("train.py", f"--token={SECRET}", "", "--", "no-such-program"), PATH)
-    reasons = [finding.reason for _, finding in found.problems]
+    reasons = [finding.reason for finding in found.problems]
     assert reasons[0] == "unknown argument 'train.py'"
     assert reasons[1] == "unknown argument '--token'"
     assert len(reasons) == 4
@@ -121,7 +120,7 @@ def test_a_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path: Path) -> None:
 )
 def test_any_command_line_is_taken_or_refused_in_words(arguments: list[str]) -> None:
     found = parse(arguments, PATH)
-    for _, finding in found.problems:
+    for finding in found.problems:
         assert finding.reason.isprintable()
         assert SECRET not in str(finding)
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.known_secrets import known_secrets, without_hub_tokens
+from app.known_secrets import known_secrets
 from app.redaction import Redactor, redacted
 from app.report import Report
+from app.settings_secrets import without_hub_tokens
 from app.stages import STAGES
 
 SECRET = "s3cret-value"

@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from app.errors import causes
+from app.facts.job_target import JOB_ARGUMENTS
 from app.facts.words import one_line
 from app.streams import put
 
 LARGEST_CODE = 255  # of an exit status; a process has no others
 UNCAUGHT = 1  # as the interpreter ends on an exception
 INTERRUPTED = 128 + signal.SIGINT
-ASKED = "(model, tokenizer, report)"
-_LINES = 100  # of a traceback that a report keeps; one of deep recursion has thousands
+ASKED = f"({', '.join(JOB_ARGUMENTS)})"
 _LONGEST = 500  # characters of one text
 _LONG_BITS = 64  # of a C long; the interpreter ends with 255 on a longer number
 
@@ -38,13 +38,12 @@ _LONG_BITS = 64  # of a C long; the interpreter ends with 255 on a longer number
 class JobEnd:
     """How a job ended by itself: exactly one of `returned` and `raised` is set.
 
-    `code` is the exit status that this amounts to, `trace` the traceback's lines as printed.
+    `code` is the exit status that this amounts to.
     """
 
     returned: str | None
     raised: str | None
     code: int
-    trace: tuple[str, ...] = ()
 
 
 def run(
@@ -110,7 +109,7 @@ def _require_job(function: Any, name: str) -> None:
     except ValueError:
         return  # something built in that does not tell; the call will
     try:
-        signature.bind(None, None, None)
+        signature.bind(*JOB_ARGUMENTS)
     except TypeError as error:
         raise TypeError(f"{name}() must take {ASKED}, and takes {signature}: {error}") from error
 
@@ -149,10 +148,9 @@ def _raised(error: BaseException) -> JobEnd:
         return _left(error)
     if error.__traceback__ is not None:  # without our own frame
         error.__traceback__ = error.__traceback__.tb_next
-    printed = "".join(traceback.format_exception(error))
-    _say(printed)
+    _say("".join(traceback.format_exception(error)))
     code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else UNCAUGHT
-    return JobEnd(None, _told(error), code, _shortened(printed.splitlines()))
+    return JobEnd(None, _told(error), code)
 
 
 def _left(error: SystemExit) -> JobEnd:
@@ -177,15 +175,6 @@ def _line(error: BaseException) -> str:
     """By the traceback module, which also bears a `__str__` that raises."""
     text = traceback.format_exception_only(error)
     return " ".join(next(line for line in text if not line.startswith(" ")).split())
-
-
-def _shortened(lines: list[str]) -> tuple[str, ...]:
-    """The first and the last lines: causes come first, the exception itself last."""
-    cut = [line[:_LONGEST] for line in lines]
-    if len(cut) <= _LINES:
-        return tuple(cut)
-    half = _LINES // 2
-    return (*cut[:half], f"... {len(cut) - 2 * half} lines left out ...", *cut[-half:])
 
 
 def _kind(value: object) -> str:

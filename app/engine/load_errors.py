@@ -135,12 +135,11 @@ def _last_line(text: str) -> str:
 
 
 def _failure(reason: str, error: BaseException, fault: Fault, next_step: str) -> BootError:
-    text = " ".join(str(error).split())[:500]
     return BootError(
         reason,
         fault=fault,
         expected="FastModel.from_pretrained loads the resolved folder",
-        actual=f"{type(error).__name__}: {text}",
+        actual=blame.short(error),
         source="the class of the exception, transformers' loading info",
         next_step=next_step,
     )

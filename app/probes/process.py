@@ -71,12 +71,6 @@ def descendants(pid: int, proc: Path = PROC) -> list[int]:
     return list(_below(pid, _table(proc)))
 
 
-def state(pid: int, proc: Path = PROC) -> str:
-    """The letter of the main thread (man 5 proc), empty when the process is gone."""
-    found = _stat(proc / str(pid))
-    return found.state if found else ""
-
-
 def waits(pid: int, proc: Path = PROC) -> list[str]:
     """One line for each thread: who it is, and where in the kernel it waits.
 

@@ -44,7 +44,7 @@ class Expect:
     `codes`: what the process may exit with, negative for a signal. `kind` is the report's
     `crash.kind`, "" for no crash, None where either is right. `where` is the stage to be named,
     the struck one by default. `report`: in the file, in the log where the file cannot be written,
-    or left behind by a killed boot. `says` must stand in the report, `warns` in its checks.
+    or left behind by a killed boot. `says` must stand in the report.
     """
 
     codes: frozenset[int]
