@@ -109,6 +109,8 @@ class Guard:
         for child in self._children:
             child.close()
         if self._gpu is not None:
+            if self._gpu.problem:
+                self._journal.say(f"GPU use was not sampled: {self._gpu.problem}")
             self._gpu.end()
 
     def _after(self, worker: Child) -> None:
@@ -211,7 +213,8 @@ class Guard:
         self._next_line = time.monotonic() + _LOG_EVERY_S
 
     def _beat(self, child: Child) -> None:
-        self._reap([each.pid for each in self._children])
+        gpu = [] if self._gpu is None or self._gpu.pid is None else [self._gpu.pid]
+        self._reap([*gpu, *(each.pid for each in self._children)])
         activity = self._heart.beat(child.pid)
         self._journal.activity(activity)
         if time.monotonic() >= self._next_line:

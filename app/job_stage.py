@@ -23,7 +23,6 @@ def run(work: Work, order: Order, stdout: int, sink: PipeSink) -> None:
     began = time.monotonic()
     record = JobRecord(target=target, started=utc_now())
     sink.stage_started("job")
-    sink.section("job", record)
     job.adopt_stdout(stdout)
     end = job.run(target, work.model, work.tokenizer, order.report, order.job_path)
     job.wind_up()

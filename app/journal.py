@@ -152,7 +152,9 @@ class Journal:
         self.stage_finished(where, Status.ERROR, finding.reason)
 
     def interrupted(self, name: str) -> None:
-        """Note that a signal ends, or has ended, the boot."""
+        """Note that a signal ends, or has ended, the boot; the first one counts."""
+        if self._signal:
+            return
         self._signal = name
         self._log.line(self.current, f"{name} received: ending")
 

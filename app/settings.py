@@ -93,6 +93,13 @@ def _is_set(name: str, environ: Mapping[str, str]) -> bool:
     return name in environ
 
 
+def with_secret_files(
+    environ: Mapping[str, str], secrets_dir: Path | None = SECRETS_DIR
+) -> Mapping[str, str]:
+    """The environment, and the files of secrets in the place of variables that are not set."""
+    return read_secret_files(secrets_dir, _FIELDS).values | dict(environ)
+
+
 def report_dir_of(environ: Mapping[str, str]) -> Path:
     """Where to report that the settings are wrong, read without judging anything else."""
     variable = variable_of("report_dir")

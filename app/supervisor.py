@@ -29,7 +29,7 @@ from app.outputs import write_outputs
 from app.pipeline import chain, unexpected
 from app.redaction import Redactor
 from app.report import REPORT_NAME, CheckRecord, Crash
-from app.settings import BootSettings, report_dir_of
+from app.settings import BootSettings, report_dir_of, with_secret_files
 from app.signals import Interrupted, Late, Signals
 from app.streams import put
 from app.verdict import verdict_line, verdict_table
@@ -42,6 +42,7 @@ _SIDE_FILES_S = 2.0
 _VERDICT_S = 2.0
 _CHILDREN_S = 10.0  # a driver takes seconds to free the memory of a killed process
 _ORPHANS_S = 1.0
+_FIRST_LOOK_S = 5.0
 _LEAST_S = 0.1
 _OF_GRACE = 0.75  # the rest is for what takes its time and no limit: the table, the processes' ends
 
@@ -64,17 +65,28 @@ class Supervisor:
         self._line = CommandLine()
         self._orphans = Orphans()
         adopt_orphans()
-        folder = report_dir_of(environ)
-        redactor = Redactor(environ)
-        self._log = Log(log_format_of(environ), redactor)
+        early, redactor = self._first_look()
+        self._folder = report_dir_of(early)
+        self._log = Log(log_format_of(early), redactor)
         sys.excepthook = self._uncaught
-        self._writer = FileWriter(folder)
+        self._writer = FileWriter(self._folder)
         identity = identity_of(environ)
-        self._journal = Journal(folder, self._writer, identity, self._log, redactor)
-        self._journal.note(**run_of(environ))
+        self._journal = Journal(self._folder, self._writer, identity, self._log, redactor)
+        self._journal.note(**run_of(early))
         self._settings: BootSettings | None = None
         self._guard: Guard | None = None
         self._end = NEVER  # when everything must be over
+
+    def _first_look(self) -> tuple[Mapping[str, str], Redactor]:
+        """What must be known before anything can be reported: variables, and files in their place.
+
+        A mount that hangs is left alone here; the settings stage says so.
+        """
+        try:
+            with self._signals.within(_FIRST_LOOK_S):
+                return with_secret_files(self._environ), Redactor(self._environ)
+        except (Interrupted, Late):
+            return self._environ, Redactor(self._environ, None)
 
     def boot(self, arguments: Sequence[str]) -> None:
         """All stages. Whatever ends them early is in the journal, and every child has ended."""
@@ -84,29 +96,34 @@ class Supervisor:
                 self._line = parse(arguments, self._environ)
                 self._settings = settings_stage.run(self._environ, self._line, journal)
             if self._settings is not None and self._settings.stop_after != "settings":
-                self._guard = Guard(
-                    self._settings,
-                    self._environ,
-                    journal,
-                    self._signals,
-                    command=bool(self._line.command),
-                    reap=self._reap,
-                )
-                self._guard.run()
+                self._run(self._settings)
         except Interrupted as signal:
-            self._interrupted(signal.name)
+            journal.interrupted(signal.name)
         except Late as late:
             crash = _crash("settings", late).model_copy(update={"kind": "deadline"})
             journal.crashed(_hung_settings(), crash)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the boot's edge: a bug must not lose the report
             journal.trouble(journal.current, error)
             journal.crashed(unexpected(error), _crash(journal.current, error))
+
+    def _run(self, settings: BootSettings) -> None:
+        self._guard = Guard(
+            settings,
+            self._environ,
+            self._journal,
+            self._signals,
+            command=bool(self._line.command),
+            reap=self._reap,
+        )
+        try:
+            self._guard.run()
         finally:
-            if self._guard is not None:
-                self._guard.end(self._patience(_CHILDREN_S)())
+            self._guard.end(self._left(_CHILDREN_S))
 
     def close(self) -> int:
         """The last report, all that tells of it, and the exit status or the command."""
+        if self._signals.received:  # the first one, or one while the children ended
+            self._journal.interrupted(self._signals.received[0])
         code = self._closed()
         if self._journal.report.handed_over:
             self._hand_over()
@@ -117,13 +134,13 @@ class Supervisor:
     def _closed(self) -> int:
         code = self._written()
         report, path = self._journal.report, self._journal.path
-        put(sys.stdout, verdict_line(report, path) + "\n", patience_s=self._patience(_VERDICT_S)())
+        put(sys.stdout, verdict_line(report, path) + "\n", patience_s=self._left(_VERDICT_S))
         if self._log.format == "text":
             table = verdict_table(report, path)
-            put(sys.stderr, table, patience_s=self._patience(_VERDICT_S)())
+            put(sys.stderr, table, patience_s=self._left(_VERDICT_S))
         known = [*self._writer.pids, *self._given_up]
-        self._orphans.end(but=known, seconds=self._patience(_ORPHANS_S)())
-        self._writer.close(self._patience(_SIDE_FILES_S)())
+        self._orphans.end(but=known, seconds=self._left(_ORPHANS_S))
+        self._writer.close(self._left(_SIDE_FILES_S))
         return code
 
     @property
@@ -133,28 +150,24 @@ class Supervisor:
     def _reap(self, children: Collection[int]) -> None:
         self._orphans.reap(but=[*children, *self._writer.pids])
 
-    def _interrupted(self, name: str) -> None:
-        self._journal.interrupted(name)
-        self._end = time.monotonic() + _OF_GRACE * self._grace_s
-
     @property
     def _grace_s(self) -> float:
         return (Limits() if self._settings is None else self._settings.limits()).grace
 
-    def _patience(self, seconds: float) -> Callable[[], float]:
-        """What is left for a last step, of its own time and of what whoever asks for the end gives.
+    def _left(self, seconds: float) -> float:
+        """What a last step may take: of its own time, and of what whoever asks for the end gives.
 
-        A request may come while the step runs.
+        Each may have half of that, so that all of them fit.
         """
+        now = time.monotonic()
+        if self._signals.received and self._end == NEVER:
+            self._end = now + _OF_GRACE * self._grace_s
+        return max(_LEAST_S, min(seconds, (self._end - now) / 2))
+
+    def _countdown(self, seconds: float) -> Callable[[], float]:
+        """The same, running: a request may come in the middle of a step."""
         end = time.monotonic() + seconds
-
-        def left() -> float:
-            if self._signals.received and self._end == NEVER:
-                self._end = time.monotonic() + _OF_GRACE * self._grace_s
-            now = time.monotonic()
-            return max(_LEAST_S, min(end - now, (self._end - now) / 2))
-
-        return left
+        return lambda: self._left(max(_LEAST_S, end - time.monotonic()))
 
     def _uncaught(self, _kind: object, error: BaseException, _trace: object) -> None:
         """A bug in the last steps: as a log tells it, without secrets, and with a code of ours."""
@@ -167,7 +180,7 @@ class Supervisor:
         stop = None if settings is None else settings.stop_after
         ready = bool(self._line.command) and journal.ready(stop)
         journal.note(handed_over=ready and self._startable())
-        code = journal.close(stopped_after=stop, left=self._patience(_LAST_WRITE_S))
+        code = journal.close(stopped_after=stop, left=self._countdown(_LAST_WRITE_S))
         for problem in write_outputs(
             journal.report,
             journal.path,
@@ -175,14 +188,18 @@ class Supervisor:
             environ=self._environ,
             termination_log=None if settings is None else settings.termination_log,
             metrics_file=None if settings is None else settings.metrics_file,
-            deadline_s=self._patience(_SIDE_FILES_S)(),
+            deadline_s=self._left(_SIDE_FILES_S),
         ):
             journal.say(problem)
         return code
 
     def _startable(self) -> bool:
         """Looked at once more: the verdict line comes before the command, and must not be wrong."""
-        finding = trouble(self._line.command[0], self._environ)
+        try:
+            with self._signals.within(_FIRST_LOOK_S):
+                finding = trouble(self._line.command[0], self._environ)
+        except (Interrupted, Late):  # told elsewhere, or by the kernel when it comes to that
+            return not self._signals.received
         if finding is not None:
             self._not_started(finding)
         return finding is None
@@ -198,13 +215,13 @@ class Supervisor:
             raise AssertionError("a pass has a guard and a report")
         command, plan = self._line.command, self._guard.plan
         # As it is: texts may tell it without a part that looks like a secret.
-        path = report_dir_of(self._environ) / REPORT_NAME
+        path = self._folder / REPORT_NAME
         given = environment(self._environ, journal.report, path, plan)
         failure: OSError | None = None
         try:
             hand_over(command, given, ignored=self._signals.ignored, last_look=self._signals.check)
         except Interrupted as signal:
-            self._interrupted(signal.name)
+            journal.interrupted(signal.name)
         except OSError as error:
             failure = error
         if failure is not None:
