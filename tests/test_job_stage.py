@@ -94,17 +94,13 @@ def test_the_functions_end_is_told_as_a_status(
     assert (check.status, check.fault) == (status, None)
 
 
-def test_it_is_one_stage_in_turn_and_is_noted_before_it_runs(tmp_path: Path) -> None:
+def test_it_is_one_stage_in_turn(tmp_path: Path) -> None:
     done = Done(tmp_path, "def main(model, tokenizer, report): pass\n")
     turns = Turns(("job",))
     for event in done.events:
         turns.take(event)
     assert done.events[0] == StageStarted(name="job")
-    first = done.events[1]
-    assert isinstance(first, SectionKnown)
-    begun = JobRecord.model_validate(first.data)
-    assert (begun.target, begun.code) == ("mine:main", None)
-    assert begun.started == done.record.started
+    assert (done.record.target, done.record.code) == ("mine:main", 0)
 
 
 def test_it_gets_the_model_the_tokenizer_and_the_report(tmp_path: Path) -> None:
