@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from types import TracebackType
 
 
 def main() -> int:
@@ -12,6 +13,7 @@ def main() -> int:
     from app.streams import ensure_open, put
 
     ensure_open()
+    sys.excepthook = _leave  # until the supervisor has a better one
     # Before the slow imports: process 1 of a container has no default action for a TERM, and any
     # other one would end without a report.
     signals = Signals()
@@ -25,6 +27,17 @@ def main() -> int:
     from app.supervisor import supervise
 
     return supervise(arguments, dict(os.environ), signals)
+
+
+def _leave(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """What cannot even be imported, as under a tight limit of memory, must not look like a job's 1.
+
+    PYTHONINSPECT brings a SystemExit here too.
+    """
+    if isinstance(error, SystemExit) and isinstance(error.code, int):
+        os._exit(error.code)
+    sys.__excepthook__(kind, error, trace)
+    os._exit(os.EX_SOFTWARE)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ _LONGEST_LINE = 2000
 _BURST_LINES = 2000
 _LINES_PER_S = 200
 _TRACE_BYTES = 256 * 1024  # of a crash trace: a thread is some kB
-_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # colours and cursor moves
+# Colours, cursor moves, and what else a terminal would act on or `grep` calls binary.
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 _BREAKS = re.compile(r"[\r\n]+")  # a progress bar's carriage returns end lines too
 
 

@@ -45,10 +45,8 @@ def judge(death: Death) -> Finding:
     number = _signal(death)
     if number is None:
         return _left(death)
-    if number == signal.SIGKILL:
-        return _killed(death)
-    if number == signal.SIGBUS:
-        return _no_page(death)
+    if number in _OF_THE_KERNEL:
+        return _OF_THE_KERNEL[number](death)
     if number in _SENT:
         return _sent(death, number)
     return _native(death, number)
@@ -116,6 +114,17 @@ def _no_memory(death: Death, what: str, counts: str) -> Finding:
         source=", ".join(
             filter(None, (after.limited_by, "memory.events or memory.oom_control", "/proc/vmstat"))
         ),
+    )
+
+
+def _no_time(death: Death) -> Finding:
+    """The kernel sends SIGXCPU at the soft limit, and SIGKILL at the hard one."""
+    return _found(
+        death,
+        Fault.CONFIG,
+        f"the {death.who} used up the processor time that it may have (SIGXCPU)",
+        "raise the limit of processor time (ulimit -t, LimitCPU)",
+        source="setrlimit(2), RLIMIT_CPU",
     )
 
 
@@ -237,3 +246,10 @@ def _near_limit(death: Death) -> bool | None:
     if max(peak or 0, death.rss_peak_bytes) >= _NEAR * limit:
         return True
     return None if peak is None else False
+
+
+_OF_THE_KERNEL: dict[int, Callable[[Death], Finding]] = {
+    signal.SIGKILL: _killed,
+    signal.SIGBUS: _no_page,
+    signal.SIGXCPU: _no_time,
+}

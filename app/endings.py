@@ -15,9 +15,16 @@ from app.outcome import Fault, Finding, Status, unread
 from app.probes.memory import oom_facts
 from app.probes.process import waits
 from app.report import Crash
-from app.signals import ENDING, TOLD, Signals
+from app.signals import ENDING, Signals
 from app.watch import Watch
 
+# Ends that no program chooses.
+_CRASHES = frozenset(
+    (
+        *(signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL),
+        *(signal.SIGFPE, signal.SIGSYS, signal.SIGTRAP, signal.SIGXFSZ, signal.SIGXCPU),
+    )
+)
 # Of the guard there is nothing to save: a TERM is only for what wants to remove its own files.
 _GUARD_TERM_S = 1.0
 
@@ -39,8 +46,10 @@ class Endings:
             self._journal.memory(worker_peak_bytes=self._heart.peak_bytes)
         self._watch.end(child, 0)
         self._watch.drain(child)
-        if not protocol and (self._was_asked(child) or (where == "job" and self._job_left(child))):
-            return
+        if not protocol:
+            asked = self._was_asked(child)
+            if (where == "job" and self._job_left(child)) or asked:
+                return
         death = Death(
             who=child.who,
             signal=None if protocol else child.killed_by,
@@ -101,22 +110,28 @@ class Endings:
 
         Slurm signals every process of a step, and the child's may come a moment before ours.
         """
-        if child.killed_by not in ENDING or self._signals.forwarded == ["SIGHUP"]:
+        if child.killed_by not in ENDING:
             return False
         self._watch.await_signal()
         self._signals.check()
         return bool(self._signals.received)
 
     def _job_left(self, child: Child) -> bool:
-        """Whether the job ended by its own doing: an exit past the interpreter, a signal told."""
-        code, how = child.exit_code, "os._exit"
-        if code is None and child.killed_by in (*TOLD, signal.SIGHUP):
-            code = 128 + child.killed_by
-            how = f"no handler for {signal_name(child.killed_by)}, which was forwarded to it"
+        """Whether the job ended by its own doing: an exit past the interpreter, or a signal.
+
+        One that it has no handler for, which a shell tells as 128 and its number; a crash or a KILL
+        is none.
+        """
+        code, how, number = child.exit_code, "os._exit", child.killed_by
+        if number is not None and number not in _CRASHES:
+            code, how = 128 + number, f"no handler for {signal_name(number)}"
         if code is None:
             return False
+        if (returned := self._journal.job_code) is not None:  # its threads or exit functions
+            code = returned
+        else:
+            spent = round(self._journal.stage_seconds(), 3)
+            self._journal.job(raised=f"exit {code} ({how})", code=code, duration_s=spent)
         status = Status.FAIL if code else Status.PASS
-        spent = round(self._journal.stage_seconds(), 3)
-        self._journal.job(raised=f"exit {code} ({how})", code=code, duration_s=spent)
         self._journal.stage_finished("job", status, f"the job ended with {code} ({how})")
         return True

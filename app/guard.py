@@ -129,13 +129,14 @@ class Guard:
 
     def _run_job(self, worker: Child) -> None:
         """Deadlines end with the guard, and signals are the job's from here on."""
+        job = JobRecord(target=self.plan.job or "", started=utc_now())
+        self._journal.section("job", job)
         self._begin("job", worker)
         self._deadlines.begin_job()
         self._signals.forward = worker.signal
         report = self._journal.as_it_stands()
         path = search_path_here(self._environ)
         worker.order(Order(kind="job", plan=self.plan, report=report, job_path=tuple(path)))
-        self._journal.section("job", JobRecord(target=self.plan.job, started=utc_now()))
         self._listen(worker, Turns(("job",)))
         self._journal.job(signals=self._signals.forwarded)
         if self._signals.received:
@@ -169,7 +170,9 @@ class Guard:
     def _listen(self, child: Child, turns: Turns) -> None:
         """Note all that it says; its death and its lateness are findings too."""
         try:
-            for event in self._watch.events(child, turns, self._deadlines):
+            # A job may become another program, whose end is its own.
+            own_way = self._journal.current == "job"
+            for event in self._watch.events(child, turns, self._deadlines, own_way=own_way):
                 self._note(event, child)
         except ChildDied as death:
             self._endings.died(child, death.protocol, on_device=self._on_device(child))
@@ -222,7 +225,13 @@ class Guard:
             self._journal.say(told(activity, self._journal.stage_seconds()))
 
     def _told(self, name: str) -> None:
-        self._journal.say(f"{name} received: only a job is told, and none runs yet")
+        if self._signals.forward is None:
+            self._journal.say(f"{name} received: only a job is told, and none runs yet")
+            return
+        # At once: whoever sends a TERM may send a KILL next.
+        self._journal.say(f"{name} received, and forwarded to the job")
+        self._journal.job(signals=list(self._signals.forwarded))
+        self._journal.save()
 
     def _gpu_use(self) -> tuple[int | None, int | None]:
         found = self._gpu.latest() if self._gpu is not None else None

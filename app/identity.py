@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 import socket
 import sys
@@ -46,9 +45,15 @@ def identity_of(environ: Mapping[str, str]) -> Identity:
         pid=os.getpid(),
         uid=os.getuid(),
         python=".".join(str(part) for part in sys.version_info[:3]),
-        platform=platform.platform(),
+        platform=_platform(),
         scheduler={name: environ[name][:200] for name in _SCHEDULER_VARIABLES if name in environ},
     )
+
+
+def _platform() -> str:
+    """By the kernel's own words: `platform.platform()` starts a program, which may hang."""
+    found = os.uname()
+    return f"{found.sysname}-{found.release}-{found.machine}"
 
 
 def run_of(environ: Mapping[str, str]) -> dict[str, Any]:

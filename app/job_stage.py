@@ -25,15 +25,21 @@ def run(work: Work, order: Order, stdout: int, sink: PipeSink) -> None:
     sink.stage_started("job")
     job.adopt_stdout(stdout)
     end = job.run(target, work.model, work.tokenizer, order.report, order.job_path)
+    # Known before its threads and exit functions are waited for, which may take for ever.
+    sink.section("job", _ended(record, end, began))
     job.wind_up()
-    spent = round(time.monotonic() - began, 3)
-    ended = {"duration_s": spent, "returned": end.returned, "raised": end.raised, "code": end.code}
-    sink.section("job", record.model_copy(update=ended))
+    sink.section("job", _ended(record, end, began))
     finding = _finding(target, end)
     # The job's status is its own: no fault of the boot's may stand for it.
     told = CheckRecord.of("job", "job.ended", finding).model_copy(update={"fault": None})
     sink.check(told)
     sink.stage_finished("job", finding.status, finding.reason)
+
+
+def _ended(record: JobRecord, end: job.JobEnd, began: float) -> JobRecord:
+    spent = round(time.monotonic() - began, 3)
+    ended = {"duration_s": spent, "returned": end.returned, "raised": end.raised, "code": end.code}
+    return record.model_copy(update=ended)
 
 
 def _finding(target: str, end: job.JobEnd) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -59,7 +60,10 @@ class Journal:
         return None if self._lost else self._place()
 
     def _place(self) -> str:
-        return self._redactor.text(str((self._folder / REPORT_NAME).absolute()))
+        path = self._folder / REPORT_NAME
+        with contextlib.suppress(OSError):  # the working folder is gone
+            path = path.absolute()
+        return self._redactor.text(str(path))
 
     def all_passed(self, stages: Sequence[str]) -> bool:
         """Whether all of these have ended, and none so that no later one may run."""
@@ -163,6 +167,16 @@ class Journal:
         record = self._fields.get("job")
         if isinstance(record, JobRecord):
             self._fields["job"] = record.model_copy(update=known)
+
+    @property
+    def job_code(self) -> int | None:
+        """The status that the job has come to by itself, None while it has none."""
+        record = self._fields.get("job")
+        return record.code if isinstance(record, JobRecord) else None
+
+    def save(self) -> None:
+        """Write the report as it is now."""
+        self._write()
 
     def child_said(self, who: str, line: str) -> None:
         """One line that a child, or a library in it, has printed."""

@@ -7,6 +7,7 @@ told to the caller and changes nothing else.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -78,7 +79,7 @@ def write_outputs(
 
     Where the settings were refused both paths are None, and their variables are read as they are.
     """
-    files = _Files(writer, time.monotonic() + deadline_s)
+    files = _Files(writer, time.monotonic() + deadline_s, report_path)
     log = termination_log or _raw(environ, _TERMINATION_VARIABLE)
     files.write(
         "the termination message",
@@ -105,7 +106,8 @@ def write_outputs(
 class _Files:
     """Writes one after the other before `end`, and remembers what went wrong."""
 
-    def __init__(self, writer: Writer, end: float) -> None:
+    def __init__(self, writer: Writer, end: float, report_path: str | None) -> None:
+        self._report = report_path
         self._writer = writer
         self._end = end
         self.problems: list[str] = []
@@ -113,6 +115,9 @@ class _Files:
     def write(
         self, what: str, path: Path, text: str, *, replace: bool, only_if: OnlyIf = "any"
     ) -> None:
+        if self._report is not None and os.path.abspath(path) == os.path.normpath(self._report):  # noqa: PTH100 - as text
+            self.problems.append(f"{what} not written: {path} is the report itself")
+            return
         left = max(0.0, self._end - time.monotonic())
         try:
             self._writer.text(path, text, deadline_s=left, replace=replace, only_if=only_if)

@@ -97,7 +97,7 @@ class Signals:
                 pass
 
     def check(self) -> list[str]:
-        """Raise Interrupted if the boot is asked to end; else the signals a guard only notes."""
+        """Raise Interrupted if the boot is asked to end; else what was noted or forwarded since."""
         if self.received and self.forward is None:
             raise Interrupted(self.received[0])
         told = list(self._told)
@@ -126,8 +126,9 @@ class Signals:
         if self.forward is not None:
             self.forwarded.append(name)
             self.forward(number)
-        elif number in TOLD:
-            self._told.append(name)
+        elif number not in TOLD:
+            return
+        self._told.append(name)
 
     def _end(self, name: str) -> None:
         now = time.monotonic()

@@ -28,7 +28,25 @@ _BUG = 70  # what a forked child leaves with after an exception; the supervisor 
 
 
 def spawn_worker(environ: Mapping[str, str], said: Callable[[str], None]) -> Child:
-    """Start `app.worker`. Raises BootError where no process can be had."""
+    """Start `app.worker`. Raises BootError where no process or descriptor can be had."""
+    try:
+        return _spawned(environ, said)
+    except OSError as error:
+        raise _no_process(error) from error
+
+
+def fork_preflight(main: Callable[[BinaryIO], None], said: Callable[[str], None]) -> Child:
+    """Run `main` in a copy of this process, given the pipe of the events.
+
+    Raises BootError where no process or descriptor can be had.
+    """
+    try:
+        return _forked(main, said)
+    except OSError as error:
+        raise _no_process(error) from error
+
+
+def _spawned(environ: Mapping[str, str], said: Callable[[str], None]) -> Child:
     path = os.pathsep.join(filter(None, (str(_APP_PARENT), environ.get("PYTHONPATH"))))
     orders, orders_end = os.pipe()
     events_end, events = os.pipe()
@@ -53,31 +71,27 @@ def spawn_worker(environ: Mapping[str, str], said: Callable[[str], None]) -> Chi
             setsigmask=(),
             setsigdef=_DEFAULTS,
         )
-    except OSError as error:
+    except OSError:
         for each in (orders_end, events_end, output_end, trace):
             os.close(each)
-        raise _no_process(error) from error
+        raise
     finally:
         for each in (orders, events, output, raw):
             os.close(each)
     return Child("worker", pid, Ends(events_end, output_end, trace, orders_end), said)
 
 
-def fork_preflight(main: Callable[[BinaryIO], None], said: Callable[[str], None]) -> Child:
-    """Run `main` in a copy of this process, given the pipe of the events.
-
-    Raises BootError where no process can be had.
-    """
+def _forked(main: Callable[[BinaryIO], None], said: Callable[[str], None]) -> Child:
     events_end, events = os.pipe()
     output_end, output = os.pipe()
     trace = os.memfd_create("trace")
     parent = os.getpid()
     try:
         pid = os.fork()
-    except OSError as error:
+    except OSError:
         for each in (events_end, events, output_end, output, trace):
             os.close(each)
-        raise _no_process(error) from error
+        raise
     if pid == 0:
         _become(main, parent, events, output, trace)
     os.close(events)
@@ -122,5 +136,5 @@ def _no_process(error: OSError) -> BootError:
         expected="room for five processes of this user and their threads",
         actual=f"{type(error).__name__} errno {error.errno}",
         source="fork(2)",
-        next_step="raise the limit of processes (pids.max, ulimit -u), or try again later",
+        next_step="raise the limits (pids.max, ulimit -u and -n), or try again later",
     )

@@ -6,6 +6,7 @@ happens to a volume or a reader, it still ends.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -134,6 +135,8 @@ class Supervisor:
     def _closed(self) -> int:
         code = self._written()
         report, path = self._journal.report, self._journal.path
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stdout.flush()  # what somebody's sitecustomize has printed comes first
         put(sys.stdout, verdict_line(report, path) + "\n", patience_s=self._left(_VERDICT_S))
         if self._log.format == "text":
             table = verdict_table(report, path)
@@ -171,6 +174,8 @@ class Supervisor:
 
     def _uncaught(self, _kind: object, error: BaseException, _trace: object) -> None:
         """A bug in the last steps: as a log tells it, without secrets, and with a code of ours."""
+        if isinstance(error, SystemExit) and isinstance(error.code, int):  # of PYTHONINSPECT
+            os._exit(error.code)
         self._log.traceback("boot", error)
         os._exit(ExitCode.INTERNAL)
 

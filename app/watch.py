@@ -47,13 +47,18 @@ class Watch:
         """Log what it prints, whatever else is waited for."""
         self._children.append(child)
 
-    def events(self, child: Child, turns: Turns, deadlines: Deadlines) -> Iterator[Event]:
-        """Yield events up to `Ended`. Raises ChildDied, DeadlineOver or Interrupted."""
+    def events(
+        self, child: Child, turns: Turns, deadlines: Deadlines, *, own_way: bool = False
+    ) -> Iterator[Event]:
+        """Yield events up to `Ended`. Raises ChildDied, DeadlineOver or Interrupted.
+
+        A child that goes its own way may close its pipe and go on until it ends.
+        """
         while True:
             self._wait(min(_TURN_S, max(0.0, deadlines.left())), listening=child)
             for name in self._signals.check():
                 self._told(name)
-            for event in self._heard(child, turns):
+            for event in self._heard(child, turns, own_way=own_way):
                 yield event
                 if isinstance(event, Ended):
                     return
@@ -105,7 +110,7 @@ class Watch:
         """Log the rest of what an ended child has printed; a grandchild may hold the pipe."""
         self._until(lambda: child.output_end, _TURN_S)
 
-    def _heard(self, child: Child, turns: Turns) -> Iterator[Event]:
+    def _heard(self, child: Child, turns: Turns, *, own_way: bool) -> Iterator[Event]:
         """The events that are there. Raises ChildDied when none can come any more."""
         gone = child.ended()  # asked first: what it has said before is then in the pipe
         try:
@@ -116,6 +121,8 @@ class Watch:
                 yield event
         except ProtocolError as error:
             raise ChildDied(str(error)) from error
+        if child.events_end and own_way and not gone:
+            return
         if child.events_end:
             if not self._until(child.ended, _KILL_S):
                 raise ChildDied("it closed its event pipe and went on")

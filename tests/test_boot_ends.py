@@ -460,6 +460,54 @@ def test_a_jobs_status_is_the_boots(tmp_path: Path, body: str, code: int) -> Non
         assert boot.statuses["job"] == "fail"
 
 
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("signal.alarm(1); time.sleep(30)", 128 + signal.SIGALRM),
+        ("os.execvp('sh', ['sh', '-c', 'sleep 3; exit 11'])", 11),
+        ("os.closerange(3, 256); time.sleep(3); os._exit(12)", 12),
+    ],
+)
+def test_a_job_that_goes_its_own_way_has_its_own_status(
+    tmp_path: Path, body: str, code: int
+) -> None:
+    """A signal of its own making, another program in its place, the event pipe closed."""
+    with Boot(tmp_path, job(tmp_path, body)) as boot:
+        assert closed(boot, code)["code"] == code
+        assert boot.report["exit"]["code"] == 0
+
+
+def test_a_job_that_a_term_ends_is_closed(tmp_path: Path) -> None:
+    with Boot(tmp_path, job(tmp_path, "READY(); time.sleep(60)")) as boot:
+        boot.wait_for("ready")
+        boot.process.send_signal(signal.SIGTERM)
+        record = closed(boot, 143, "interrupted")
+        assert (record["code"], record["signals"]) == (143, ["SIGTERM"])
+        assert record["duration_s"] > 0
+        assert (boot.report["verdict"], boot.report["exit"]["code"]) == ("pass", 0)
+        assert boot.statuses["job"] == "fail"
+
+
+def test_what_is_forwarded_to_a_job_is_on_disk_at_once(tmp_path: Path) -> None:
+    """Whoever sends a TERM may send a KILL next."""
+    body = "signal.signal(signal.SIGTERM, signal.SIG_IGN); READY(); time.sleep(60)"
+    with Boot(tmp_path, job(tmp_path, body)) as boot:
+        boot.wait_for("ready")
+        boot.process.send_signal(signal.SIGTERM)
+        until(lambda: (boot.report["job"] or {}).get("signals") == ["SIGTERM"], "the report")
+        boot.process.kill()
+        assert boot.end() == -signal.SIGKILL
+        assert boot.report["state"] == "in_progress"
+        assert "forwarded" in boot.err
+
+
+def test_a_side_file_never_takes_the_reports_place(tmp_path: Path) -> None:
+    where = str(tmp_path / "reports" / "boot-report.json")
+    with Boot(tmp_path, {"BOOT_METRICS_FILE": where, "BOOT_TERMINATION_LOG": where}) as boot:
+        ended(boot, 0)
+        assert boot.err.count("is the report itself") == 2
+
+
 @pytest.mark.parametrize("n_dots", [20, 21, 22])
 def test_nothing_that_a_job_has_printed_is_lost(tmp_path: Path, n_dots: int) -> None:
     """Also what it prints last: the worker is gone when its last event is read."""

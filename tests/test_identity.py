@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +13,7 @@ from hypothesis import strategies as st
 from app.identity import identity_of, run_of
 from app.report import Report
 
+ROOT = Path(__file__).resolve().parent.parent
 UID = "0f5c1c0e-8a62-4f4b-9c55-0d6a4f3b2a11"
 
 
@@ -81,3 +86,16 @@ def test_the_nodes_name_is_kept_where_the_host_name_is_the_pods() -> None:
 def test_a_long_value_is_cut() -> None:
     environ = {"SLURM_JOB_NODELIST": "n" * 5000}
     assert len(identity_of(environ).scheduler["SLURM_JOB_NODELIST"]) == 200
+
+
+def test_no_program_is_started_for_it() -> None:
+    """`platform.platform()` runs `uname -p` from the PATH, which may lie on a mount that hangs."""
+    code = (
+        "import sys\n"
+        "sys.addaudithook(lambda event, _: event == 'subprocess.Popen' and print(event))\n"
+        "from app.identity import identity_of; print(identity_of({}).platform)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert len(done.stdout.splitlines()) == 1

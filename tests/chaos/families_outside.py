@@ -149,7 +149,7 @@ def shortages(stage: str) -> Iterator[Case]:
         for count in counts:
             name = f"processes_{count}@{settings['BOOT_STOP_AFTER']}"
             yield Case(name, stage, "", lacking, 20, settings, processes=count, at_s=0)
-    for count in (5, 8, 10, 12):
+    for count in (6, 8, 10):
         yield Case(
             f"files_{count}@{stage}", stage, "", lacking, 20, only(stage), files=count, at_s=0
         )

@@ -51,7 +51,7 @@ def _ends(case: Case, found: Found) -> Iterator[str]:
         return
     if not found.struck and case.at_s is None:  # a moment may come after the end
         yield "the fault did not strike"
-    if found.lasted > case.within_s:
+    if found.struck and found.lasted > case.within_s:  # else it had ended before its moment
         yield f"ended {found.lasted:.1f} s after the strike, not within {case.within_s:g} s"
     if found.code not in case.expect.codes:
         yield f"exit {found.code}, not {' or '.join(map(str, sorted(case.expect.codes)))}"
