@@ -320,10 +320,10 @@ def test_any_content_of_the_file_is_taken_or_told(
 
 def test_the_working_folder_comes_last_and_nothing_twice() -> None:
     known = ["/app", "", "/extra", "/usr/lib/python3.11", "relative"]
-    path = search_path({"PYTHONPATH": "/extra:/late::near"}, "/work", known)
+    path = search_path({"PYTHONPATH": "/extra:/late::near"}, "/here", known)
     assert path == [
-        *("/app", "/extra", "/usr/lib/python3.11", "/work/relative"),
-        *("/late", "/work/near", "/work"),
+        *("/app", "/extra", "/usr/lib/python3.11", "/here/relative"),
+        *("/late", "/here/near", "/here"),
     ]
     assert search_path({}, "/app", ["/app", "/lib"]) == ["/app", "/lib"]
     assert search_path({}, None, ["/lib", Path("/odd")]) == ["/lib"]

@@ -192,7 +192,7 @@ def test_what_looks_like_a_secret_is_hidden(text: str, hidden: str) -> None:
         "sha256:" + "0f" * 32,
         "unsloth/gemma-3n-E2B-it-unsloth-bnb-4bit at main",
         "/home/you/hf_checkpoints/run-7/task-sk-learn-something-long",
-        "https://huggingface.co/org/model/resolve/main/config.json?download=true",
+        "https://hub.example/org/model/resolve/main/config.json?download=true",
         "http://proxy:3128/a@b and https://host:443/org/model@v2",
         "HF_TOKEN must be one line of printable ASCII, and is something else (not shown)",
         "set HF_TOKEN to a token of that account that may read it",
