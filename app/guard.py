@@ -118,8 +118,8 @@ class Guard:
         self._journal.skip("collective", _NO_RANKS)
         if self._stop == "collective":
             return
-        if self.plan.job is not None:
-            self._run_job(worker)
+        if (target := self.plan.job) is not None:
+            self._run_job(worker, target)
         elif not self._command:
             self._journal.skip("job", _NO_JOB)
         elif self._watch.end(worker, 0, _RELEASE_S):
@@ -127,10 +127,9 @@ class Guard:
         else:
             self._endings.stuck(worker, _RELEASE_S)
 
-    def _run_job(self, worker: Child) -> None:
+    def _run_job(self, worker: Child, target: str) -> None:
         """Deadlines end with the guard, and signals are the job's from here on."""
-        job = JobRecord(target=self.plan.job or "", started=utc_now())
-        self._journal.section("job", job)
+        self._journal.section("job", JobRecord(target=target, started=utc_now()))
         self._begin("job", worker)
         self._deadlines.begin_job()
         self._signals.forward = worker.signal
@@ -231,7 +230,7 @@ class Guard:
         # At once: whoever sends a TERM may send a KILL next.
         self._journal.say(f"{name} received, and forwarded to the job")
         self._journal.job(signals=list(self._signals.forwarded))
-        self._journal.save()
+        self._journal.write()
 
     def _gpu_use(self) -> tuple[int | None, int | None]:
         found = self._gpu.latest() if self._gpu is not None else None

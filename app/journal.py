@@ -88,7 +88,7 @@ class Journal:
         self._stage_began = time.monotonic()
         self._stages[name] = StageRecord(name=name, status=Status.NOT_RUN, started=utc_now())
         self._log.stage_started(name)
-        self._write()
+        self.write()
 
     def check(self, record: CheckRecord) -> None:
         """Note a check; the stage's end writes it."""
@@ -113,7 +113,7 @@ class Journal:
         stage = self._stages[self.current]
         self._stages[self.current] = stage.model_copy(update={"activity": activity})
         if time.monotonic() - self._written > _REWRITE_S:
-            self._write()
+            self.write()
 
     def stage_seconds(self) -> float:
         """How long the current stage has taken so far."""
@@ -130,7 +130,7 @@ class Journal:
         ended = {"status": status, "duration_s": spent, "finding": finding}
         self._stages[name] = self._stages[name].model_copy(update=ended)
         self._log.stage_finished(self._stages[name])
-        self._write()
+        self.write()
 
     def trouble(self, name: str, error: BaseException) -> None:
         """The traceback goes to the log."""
@@ -173,10 +173,6 @@ class Journal:
         """The status that the job has come to by itself, None while it has none."""
         record = self._fields.get("job")
         return record.code if isinstance(record, JobRecord) else None
-
-    def save(self) -> None:
-        """Write the report as it is now."""
-        self._write()
 
     def child_said(self, who: str, line: str) -> None:
         """One line that a child, or a library in it, has printed."""
@@ -245,8 +241,8 @@ class Journal:
             self._shared = True
             self.check(shared(self._place()))
 
-    def _write(self) -> None:
-        """Write the report as it is.
+    def write(self) -> None:
+        """Write the report as it is now.
 
         A folder that refuses is judged by the host stage, and at the end by `close`; in between
         the boot goes on.
