@@ -25,6 +25,20 @@ class ProtocolError(ValueError):
     """A line that is no event of this protocol, or one out of turn."""
 
 
+SectionT = Literal[
+    "node",
+    "memory",
+    "gpus",
+    "model",
+    "forecast",
+    "software",
+    "precision",
+    "adapter",
+    "numerics",
+    "job",
+]
+
+
 class Message(Section):
     """What every line holds; `v` is the protocol's version."""
 
@@ -63,15 +77,20 @@ class SectionKnown(Message):
     """A section of the report, still to be validated against the report's model."""
 
     kind: Literal["section_known"] = "section_known"
-    name: Literal["gpus", "memory", "model", "software", "precision", "adapter", "numerics", "job"]
+    name: SectionT
     data: Any
 
 
 class PlanKnown(Message):
-    """The preflight has resolved the model: the plan that the worker is to follow."""
+    """The preflight has resolved the model: the plan that the worker is to follow.
+
+    `late_device`: the driver was not ready at first, so what was imported meanwhile may have seen
+    no device, and remembers it.
+    """
 
     kind: Literal["plan_known"] = "plan_known"
     plan: Plan
+    late_device: bool = False
 
 
 class StageFinished(Message):

@@ -74,16 +74,23 @@ class Guard:
         self._endings = Endings(journal, self._watch, self._heart, signals, grace)
         self._next_line = 0.0
         self._worker_spoke = False
+        self._late_device = False
 
     def run(self) -> None:
         """All stages that are asked for, as far as they pass."""
         worker = None
         if self._stop not in SUPERVISOR_STAGES:
-            worker = self._start(spawn_worker(self._worker_environ(), self._said("worker")))
-            worker.order(Order(kind="prepare", plan=self.plan))
+            worker = self._start_worker()
         self._run_preflight()
         if worker is None or not self._journal.all_passed(_PREFLIGHT_STAGES):
             return
+        if self._late_device:
+            # What it has imported may have seen no device, and remembers that.
+            self._journal.say("the device came up late: a fresh worker takes over")
+            if not self._watch.end(worker, 0):
+                self._endings.stuck(worker, _RELEASE_S)
+                return
+            worker = self._start_worker()
         if self.plan.profile.needs_gpu:
             self._gpu = GpuUse(self._environ)
         # From here on the boot waits for the worker's imports, so here its first stage begins.
@@ -154,6 +161,11 @@ class Guard:
         self._watch.add(child)
         return child
 
+    def _start_worker(self) -> Child:
+        worker = self._start(spawn_worker(self._worker_environ(), self._said("worker")))
+        worker.order(Order(kind="prepare", plan=self.plan))
+        return worker
+
     def _preflight(self, pipe: BinaryIO) -> None:
         """In the child: what these stages import never becomes a part of the supervisor."""
         from app import preflight
@@ -191,6 +203,7 @@ class Guard:
                 self._section(event)
             case PlanKnown():
                 self.plan = event.plan
+                self._late_device = event.late_device
             case StageFinished():
                 journal.stage_finished(event.name, event.status, event.finding)
             case Ended():

@@ -1,6 +1,6 @@
 """What the image says about itself: a file baked in at build time.
 
-A leaf: imports only `app.errors`, `app.outcome` and `app.profiles`.
+A leaf: imports only `app.errors`, `app.outcome`, `app.plan` and `app.profiles`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from app.errors import BootError
 from app.outcome import Fault
+from app.plan import Baked
 from app.profiles import PROFILES
 
 IMAGE_FILE = Path("/opt/bootguard/image.json")
@@ -42,6 +43,12 @@ class Image(BaseModel):
     architectures: list[str]
     minimum_driver: int | None
     base_digest: Text
+
+    def baked(self) -> Baked:
+        """What checks compare with: the part that a plan carries."""
+        return Baked(
+            self.lock_digest, self.versions, tuple(self.architectures), self.minimum_driver
+        )
 
 
 def _broken(path: Path, actual: str) -> BootError:

@@ -6,6 +6,7 @@ crosses the pipe to the worker and is made in-process by `boot_gemma` without re
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,6 +15,7 @@ from app.config import ModelRequest
 from app.profiles import Profile
 
 DownloadT = Literal["if-missing", "never"]
+VerifyT = Literal["off", "size", "sha256"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +33,34 @@ class Resolved:
 
 
 @dataclass(frozen=True, slots=True)
+class Baked:
+    """What the image says that it holds (`app.image.Image`).
+
+    `architectures` are those of torch's wheel, such as `sm_90`; `minimum_driver` is the major
+    version of the NVIDIA driver, None for an image without CUDA.
+    """
+
+    lock_digest: str
+    versions: Mapping[str, str]
+    architectures: tuple[str, ...]
+    minimum_driver: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """One boot. `resolved` is None until the cache stage has found the files."""
+    """One boot. `resolved` is None until the cache stage has found the files.
+
+    `baked` is None outside an image.
+    """
 
     profile: Profile
     request: ModelRequest
     report_dir: Path
     revision: str | None = None
     download: DownloadT = "if-missing"
+    verify: VerifyT = "size"
+    allow_pickle: bool = False
     steps: int = 3
     job: str | None = None  # package.module:function, called with the guarded model
     resolved: Resolved | None = None
+    baked: Baked | None = None

@@ -12,13 +12,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from app.checks import cache, checkpoint, gpu, host
+from app.checks import cache, checkpoint, forecast, gpu, host
 from app.events import Ended, PlanKnown
 from app.facts.cache import CacheFacts
 from app.facts.checkpoint import CheckpointFacts
+from app.facts.forecast import ForecastFacts, make_forecast
 from app.facts.gpu import GpuFacts
 from app.facts.host import HostFacts
+from app.forecast_section import forecast_section
+from app.gpu_section import gpu_sections
+from app.image import read_image
 from app.model_section import model_section
+from app.node_section import node_section
 from app.pipe_sink import PipeSink, peak_bytes
 from app.pipeline import Part, Stage, run_stages
 from app.plan import Plan
@@ -26,8 +31,9 @@ from app.probes.gpu import probe_gpu
 from app.probes.host import probe_host
 from app.probes.hub import resolve_model
 from app.probes.safetensors import read_checkpoint
-from app.report import Gpu, Memory
+from app.report import Memory
 from app.sections import Section
+from app.sections_gpu import Gpu
 from app.settings import BootSettings
 from app.streams import put
 
@@ -38,47 +44,55 @@ class Preflight:
     def __init__(
         self, settings: BootSettings, environ: Mapping[str, str], say: Callable[[str], object]
     ) -> None:
-        self.plan: Plan = settings.plan()
-        self._token = settings.hf_token
+        image = read_image()  # the settings stage has read it, so that it can be
+        self.plan: Plan = replace(settings.plan(), baked=image.baked() if image else None)
+        self._settings = settings
         self._environ = environ
         self._say = say
+        self._host: HostFacts | None = None
+        self._gpu: GpuFacts | None = None
         self._cache: CacheFacts | None = None
+        self._checkpoint: CheckpointFacts | None = None
 
     def stages(self) -> tuple[Stage, ...]:
         """Host to checkpoint, in the order of `app.stages`."""
         return (
-            Stage("host", (Part(self._probe_host, host.CHECKS, self._memory),)),
+            Stage("host", (Part(self._probe_host, host.CHECKS, self._node),)),
             Stage("gpu", (Part(self._probe_gpu, gpu.checks_for(self.plan), self._gpus),)),
             Stage("cache", (Part(self._resolve, cache.CHECKS),)),
-            Stage("checkpoint", (Part(self._read, checkpoint.CHECKS, self._model),)),
+            Stage(
+                "checkpoint",
+                (
+                    Part(self._read, checkpoint.CHECKS, self._model),
+                    Part(self._forecast, forecast.CHECKS, self._forecast_section),
+                ),
+            ),
         )
 
-    def _gpus(self, facts: GpuFacts) -> dict[str, list[Gpu]]:
-        found = [
-            Gpu(
-                index=device.index,
-                name=device.name,
-                uuid=device.uuid or None,
-                compute_capability=".".join(str(part) for part in device.capability),
-                memory_total_bytes=device.total_bytes,
-                memory_free_bytes=device.free_bytes,
-                driver=facts.driver or None,
-            )
-            for device in facts.devices
-        ]
-        return {"gpus": found}
-
-    def _memory(self, facts: HostFacts) -> dict[str, Section]:
-        return {"memory": Memory(host_limit_bytes=facts.memory.limit_bytes)}
+    @property
+    def late_device(self) -> bool:
+        """Whether the driver was not ready at first."""
+        return self._gpu is not None and self._gpu.waited_s > 0
 
     def _probe_host(self) -> HostFacts:
-        return probe_host(self.plan, self._environ)
+        self._host = probe_host(self.plan, self._environ)
+        return self._host
+
+    def _node(self, facts: HostFacts) -> dict[str, Section]:
+        memory = Memory(host_limit_bytes=facts.memory.limit_bytes)
+        return {"node": node_section(facts), "memory": memory}
 
     def _probe_gpu(self) -> GpuFacts:
-        return probe_gpu(self.plan, self._environ)
+        self._gpu = probe_gpu(
+            self.plan, self._environ, limit_s=self._settings.gpu_timeout_s, say=self._say
+        )
+        return self._gpu
+
+    def _gpus(self, facts: GpuFacts) -> dict[str, list[Gpu]]:
+        return {"gpus": gpu_sections(facts)}
 
     def _resolve(self) -> CacheFacts:
-        token = self._token.get_secret_value() if self._token else None
+        token = self._settings.hf_token.get_secret_value() if self._settings.hf_token else None
         self._say(f"resolving {self.plan.request.base_model_id} (a first time takes a while)")
         self._cache = resolve_model(self.plan, self._environ, token=token)
         self.plan = replace(self.plan, resolved=self._cache.resolved)
@@ -87,12 +101,22 @@ class Preflight:
     def _read(self) -> CheckpointFacts:
         if self.plan.resolved is None:
             raise AssertionError("the cache stage passes only with a folder")
-        return read_checkpoint(Path(self.plan.resolved.folder))
+        self._checkpoint = read_checkpoint(Path(self.plan.resolved.folder))
+        return self._checkpoint
 
     def _model(self, facts: CheckpointFacts) -> dict[str, Section]:
         if self._cache is None:
             raise AssertionError("the cache stage comes first")
         return {"model": model_section(self.plan, self._cache, facts)}
+
+    def _forecast(self) -> ForecastFacts:
+        if self._checkpoint is None or self._host is None:
+            raise AssertionError("the checkpoint has been read and the host probed before")
+        return make_forecast(self.plan, self._checkpoint, self._gpu, self._host.memory)
+
+    def _forecast_section(self, facts: ForecastFacts) -> dict[str, Section]:
+        section = forecast_section(facts)
+        return {} if section is None else {"forecast": section}
 
 
 def run(
@@ -102,5 +126,5 @@ def run(
     sink = PipeSink(pipe)
     preflight = Preflight(settings, environ, lambda text: put(sys.stderr, text + "\n"))
     if run_stages(preflight.stages(), preflight, sink, stop_after=stop_after):
-        sink.send(PlanKnown(plan=preflight.plan))
+        sink.send(PlanKnown(plan=preflight.plan, late_device=preflight.late_device))
     sink.send(Ended(peak_bytes=peak_bytes()))

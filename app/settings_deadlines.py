@@ -40,6 +40,12 @@ class DeadlineSettings(BaseSettings):
     gpu_timeout_s: Deadline = Field(300.0, description=_OF_STAGE)
     # The default model is 8 GB: 18 Mbit/s still make it in the hour.
     cache_timeout_s: Deadline = Field(3600.0, description=_OF_STAGE)
+    # The slowest mirrors answer within seconds; the hub's own time-outs do not bound a server that
+    # accepts and says nothing.
+    stall_timeout_s: Deadline = Field(
+        60.0,
+        description="Time without a new byte of a download, after which it is started again.",
+    )
     # Headers only, but a cold network file system opens each of dozens of shards in seconds.
     checkpoint_timeout_s: Deadline = Field(600.0, description=_OF_STAGE)
     # 10 s warm; the first import writes bytecode and reads gigabytes of libraries: a minute.

@@ -15,7 +15,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from app import config
 from app.config import GradientCheckpointingT, ModelRequest
-from app.plan import DownloadT, Plan
+from app.plan import DownloadT, Plan, VerifyT
 from app.profiles import PROFILES, Profile
 from app.redaction import redacted
 from app.settings_agreement import nothing_to_train, revision_of_local, stops_early
@@ -69,6 +69,16 @@ class BootSettings(DeadlineSettings):
     )
     download: Annotated[DownloadT, one_of(get_args(DownloadT))] = Field(
         "if-missing", description="Whether model files may be fetched from the hub."
+    )
+    verify: Annotated[VerifyT, one_of(get_args(VerifyT))] = Field(
+        "size",
+        description="How files in the hub's cache are compared with what the hub has named them by;"
+        " sha256 reads all of them.",
+    )
+    allow_pickle: Truth = Field(
+        False,  # noqa: FBT003 - a default, not an argument
+        description="Whether weights may be pickles (pytorch_model.bin) where there are no"
+        " safetensors.",
     )
     # Below 32 tokens no turn of a chat fits with its template; 2**20 is the longest context that
     # any model family trains with, and more is a slip of units.
@@ -199,6 +209,8 @@ class BootSettings(DeadlineSettings):
             report_dir=self.report_dir,
             revision=self.revision,
             download=self.download,
+            verify=self.verify,
+            allow_pickle=self.allow_pickle,
             steps=self.steps,
             job=self.job,
         )
@@ -216,8 +228,8 @@ class BootSettings(DeadlineSettings):
 # Allow-list of the report: a new field stays out of it until it is named here.
 PUBLIC: tuple[str, ...] = (
     *(one.name for one in fields(ModelRequest)),
-    *("hardware", "revision", "download", "steps", "stop_after", "report_dir", "log_format"),
-    *("run_id", "attempt", "job", "termination_log", "metrics_file"),
+    *("hardware", "revision", "download", "verify", "allow_pickle", "steps", "stop_after"),
+    *("report_dir", "log_format", "run_id", "attempt", "job", "termination_log", "metrics_file"),
     *DeadlineSettings.model_fields,
 )
 

@@ -30,7 +30,7 @@ BELOW = {
     "exits": {"outcome"},
     "plan": {"config", "profiles"},
     "slippage": {"config", "profiles"},
-    "image": {"errors", "outcome", "profiles"},
+    "image": {"errors", "outcome", "plan", "profiles"},
     "facts": {"outcome", "plan", "profiles"},
     "checks": LEAVES | {"plan", "facts", "sections"},
     "probes": LEAVES | {"errors", "plan", "facts", "rehearsal"},
@@ -166,7 +166,8 @@ def test_every_rule_of_the_precision_contract_is_asked() -> None:
 def test_checks_are_named_after_their_stage_and_each_once(name: str) -> None:
     ids = [check.id for check in importlib.import_module(f"app.checks.{name}").CHECKS]
     assert len(set(ids)) == len(ids)
-    assert all(check_id.startswith(f"{name}.") for check_id in ids)
+    stage = {"forecast": "checkpoint"}.get(name, name)
+    assert all(check_id.startswith(f"{stage}.") for check_id in ids)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)

@@ -20,7 +20,8 @@ class Check(Generic[FactsT]):
     """One question about the facts of a stage.
 
     `id` is `<stage>.<what>`; `fault` says what kind of thing is wrong when it fails; `source` says
-    where the expectation comes from.
+    where the expectation comes from. `cause` says what usually makes it fail and `fix` what to do
+    then, for `docs/checks.md` and `python -m app.report explain`.
     """
 
     id: str
@@ -28,3 +29,5 @@ class Check(Generic[FactsT]):
     source: str
     judge: Callable[[FactsT, Plan], Finding]
     severity: Severity = Severity.CRITICAL
+    cause: str = ""
+    fix: str = ""

@@ -97,6 +97,7 @@ class GpuFacts:
     driver: str = ""
     visible: str | None = None  # CUDA_VISIBLE_DEVICES as inherited
     probe_problem: str = ""
+    waited_s: float = 0.0  # until the driver was ready; 0 where it was at once
 
     @property
     def driver_major(self) -> int | None:

@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ def probe_gpu(
     plan: Plan,
     environ: Mapping[str, str],
     *,
+    limit_s: float = 0.0,
+    say: Callable[[str], object] = lambda _text: None,
     deadline_s: float = DEADLINE_S,
     devices: Path = Path("/dev"),
     proc: Path = Path("/proc"),

@@ -14,6 +14,9 @@ from pydantic import Field
 
 from app.outcome import Fault, Finding, Severity, Status
 from app.sections import Adapter, Model, Numerics, Precision, Section, Software
+from app.sections_forecast import Forecast
+from app.sections_gpu import Gpu
+from app.sections_node import Node
 
 SCHEMA_VERSION = "1.0"
 REPORT_NAME = "boot-report.json"
@@ -140,18 +143,6 @@ class Identity(Section):
     scheduler: dict[str, str] = Field(default_factory=dict)
 
 
-class Gpu(Section):
-    """One visible device."""
-
-    index: int
-    name: str
-    uuid: str | None = None
-    compute_capability: str
-    memory_total_bytes: int
-    memory_free_bytes: int | None = None
-    driver: str | None = None
-
-
 class Memory(Section):
     """Host memory in bytes: the control group's limit and peak, the worker's resident peak.
 
@@ -216,9 +207,11 @@ class Report(Section):
     identity: Identity
     image: dict[str, Any] | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
+    node: Node | None = None
     gpus: list[Gpu] = Field(default_factory=list)
     software: Software | None = None
     model: Model | None = None
+    forecast: Forecast | None = None
     precision: Precision | None = None
     adapter: Adapter | None = None
     numerics: Numerics | None = None
