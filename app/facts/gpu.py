@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from app.facts.board import BoardFacts, NvmlFacts
 from app.outcome import Fault
 
 REQUEST = (
@@ -73,6 +75,26 @@ class DeviceFacts:
     total_bytes: int
     free_bytes: int | None = None
     context_error: int = 0
+    pci: str = ""  # as in `app.facts.board.BoardFacts`
+    n_multiprocessors: int | None = None
+    mig: bool = False  # the device is a slice (its UUID begins with MIG-)
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryFile:
+    """A library of the driver on the loader's path, after links are followed.
+
+    `kind`: `driver`, `stub` (CUDA's, for linking only), `compat` (CUDA's forward compatibility,
+    meant to be in an image), `image` (a copy of the driver's that the image has brought), `empty`
+    or `broken` (no ELF file). `version` as its file name says, `fits` whether that is the kernel
+    module's, None where either is unknown.
+    """
+
+    name: str
+    path: str
+    kind: str = "driver"
+    version: str = ""
+    fits: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +106,10 @@ class GpuFacts:
     `cuInit` or the device query `call` returned (0 is success), None when it was not reached.
     `cuda_version` is `cuDriverGetVersion`'s (13000 is 13.0), `driver` the kernel module's text.
     `probe_problem`: why the probing child gave no answer (deadline in seconds, signal, garbage).
+    `libraries`: the driver's libraries as they lie on the loader's path. `asked`: variables by
+    which a launcher grants devices (NVIDIA_VISIBLE_DEVICES, SLURM_JOB_GPUS, ...). `architectures`
+    are those of torch's wheel (`sm_90`), empty where unknown, and `architectures_source` who says
+    so.
     """
 
     device_files: tuple[str, ...] = ()
@@ -98,6 +124,18 @@ class GpuFacts:
     visible: str | None = None  # CUDA_VISIBLE_DEVICES as inherited
     probe_problem: str = ""
     waited_s: float = 0.0  # until the driver was ready; 0 where it was at once
+    nvml: NvmlFacts = field(default_factory=NvmlFacts)
+    libraries: tuple[LibraryFile, ...] = ()
+    asked: Mapping[str, str] = field(default_factory=dict)
+    architectures: tuple[str, ...] = ()
+    architectures_source: str = ""
+
+    def board_of(self, device: DeviceFacts) -> BoardFacts | None:
+        """The physical board of a CUDA device, by UUID or PCI id and never by index."""
+        for board in self.nvml.boards:
+            if board.uuid and board.uuid == device.uuid:
+                return board
+        return next((b for b in self.nvml.boards if b.pci and b.pci == device.pci), None)
 
     @property
     def driver_major(self) -> int | None:

@@ -1,0 +1,81 @@
+"""Facts of a board as NVML, the driver's management library, tells them. Standard library only.
+
+Everything that NVML may refuse is None then, and `unread` says with which of its error numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process that holds memory of the device; in a container its name is mostly unknown."""
+
+    pid: int
+    used_bytes: int | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BoardFacts:
+    """One physical device.
+
+    `pci` is domain:bus:device.function in lower case with eight digits of domain, as in
+    `00000000:17:00.0`. `handle_error` is NVML's number when the device could not be opened (15: it
+    is lost), and then nothing else is known. Memory in bytes, power in watts.
+
+    `ecc_uncorrected` counts since the driver was loaded. `remap_pending` and `remap_failed` are of
+    row remapping (Ampere and later), `retired_pages` and `retirement_pending` of page retirement
+    (Volta). `compute_mode`: 0 default, 2 prohibited, 3 exclusive process. `fabric_state`: 0 not
+    supported, 1 not started, 2 in progress, 3 completed; `fabric_status` is NVML's number of its
+    end. `throttle` is the bit mask of nvmlClocksEventReason*. `pcie_width` in lanes.
+    """
+
+    index: int
+    uuid: str = ""
+    pci: str = ""
+    name: str = ""
+    handle_error: int = 0
+    total_bytes: int | None = None
+    used_bytes: int | None = None
+    free_bytes: int | None = None
+    processes: tuple[GpuProcess, ...] | None = None
+    ecc_enabled: bool | None = None
+    ecc_uncorrected: int | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    remapped_uncorrectable: int | None = None
+    retired_pages: int | None = None
+    retirement_pending: bool | None = None
+    mig_enabled: bool | None = None
+    compute_mode: int | None = None
+    fabric_state: int | None = None
+    fabric_status: int | None = None
+    throttle: int | None = None
+    power_limit_w: float | None = None
+    power_limit_default_w: float | None = None
+    temperature_c: int | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    persistence: bool | None = None
+    unread: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlFacts:
+    """What NVML answered. `init_error` is nvmlInit's number, 0 for success, None when not reached.
+
+    `library`: the file that was loaded, empty when none was. `problem`: why there is no answer at
+    all (library missing, deadline in seconds, signal). `n_devices` counts what NVML sees, which
+    CUDA_VISIBLE_DEVICES does not change.
+    """
+
+    library: str = ""
+    problem: str = ""
+    init_error: int | None = None
+    driver: str = ""
+    n_devices: int | None = None
+    boards: tuple[BoardFacts, ...] = ()
