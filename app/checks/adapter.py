@@ -184,11 +184,64 @@ def section(facts: AdapterFacts, plan: Plan) -> sections.Adapter:
 
 # The first one that passed is what the table shows of a stage that passed.
 CHECKS: tuple[Check[AdapterFacts], ...] = (
-    Check("adapter.attached", Fault.PRECISION, _FLAGS, attached),
-    Check("adapter.request_can_be_met", Fault.CONFIG, _FLAGS, request_can_be_met),
-    Check("adapter.only_where_asked", Fault.PRECISION, _FLAGS, only_where_asked),
-    Check("adapter.on_every_layer", Fault.PRECISION, _FLAGS, on_every_layer),
-    Check("adapter.only_lora_trains", Fault.PRECISION, "PEFT freezes the base", only_lora_trains),
-    Check("adapter.hyperparameters", Fault.PRECISION, "BOOT_LORA_*", hyperparameters),
-    Check("adapter.starts_at_zero", Fault.PRECISION, "LoRA: B starts at zero", starts_at_zero),
+    Check(
+        "adapter.attached",
+        Fault.PRECISION,
+        _FLAGS,
+        attached,
+        cause="the model came with an adapter, or it was disabled, merged or tied after it was "
+        "attached",
+        fix="start from a base model and attach one fresh adapter",
+    ),
+    Check(
+        "adapter.request_can_be_met",
+        Fault.CONFIG,
+        _FLAGS,
+        request_can_be_met,
+        cause="the flags ask for vision layers of a text model, or for a kind of layer that the "
+        "family does not have",
+        fix="set the BOOT_FINETUNE_* flags to parts that this model has",
+    ),
+    Check(
+        "adapter.only_where_asked",
+        Fault.PRECISION,
+        _FLAGS,
+        only_where_asked,
+        cause="a pattern of target modules that also matches towers or another part of the model",
+        fix="compare unsloth_zoo's version with the lock, and report it with the names",
+    ),
+    Check(
+        "adapter.on_every_layer",
+        Fault.PRECISION,
+        _FLAGS,
+        on_every_layer,
+        cause="a pattern of target modules that misses some layers, as for renamed or fused "
+        "projections",
+        fix="compare unsloth_zoo's version with the lock, and report it with the names",
+    ),
+    Check(
+        "adapter.only_lora_trains",
+        Fault.PRECISION,
+        "PEFT freezes the base",
+        only_lora_trains,
+        cause="embeddings or norms were unfrozen, modules_to_save was set, or the LoRA matrices "
+        "were frozen",
+        fix="leave the base frozen before training",
+    ),
+    Check(
+        "adapter.hyperparameters",
+        Fault.PRECISION,
+        "BOOT_LORA_*",
+        hyperparameters,
+        cause="a library changed rank, alpha or dropout, or shaped a matrix for another layer",
+        fix="compare peft's version with the lock, and report it with the names",
+    ),
+    Check(
+        "adapter.starts_at_zero",
+        Fault.PRECISION,
+        "LoRA: B starts at zero",
+        starts_at_zero,
+        cause="an adapter that was trained before, or another initialisation",
+        fix="attach a fresh adapter; a boot does not resume one",
+    ),
 )

@@ -104,6 +104,9 @@ CHECKS: tuple[Check[NumericsFacts], ...] = (
         "training steps on one batch",
         loss_falls,
         Severity.WARNING,
+        cause="too few steps, a learning rate that does not suit the model, or an adapter that "
+        "learns nothing",
+        fix="raise BOOT_STEPS to see whether it falls later, before a long run",
     ),
     Check(
         "numerics.batch",
@@ -111,21 +114,53 @@ CHECKS: tuple[Check[NumericsFacts], ...] = (
         "the checkpoint's tokenizer, chat template and processor",
         batch,
         Severity.WARNING,
+        cause="a chat template or processor that fails on an ordinary turn",
+        fix="check the tokenizer and processor files: training that uses them meets the same",
     ),
-    Check("numerics.weights_finite", Fault.NUMERICS, "the scan of all weights", weights_finite),
+    Check(
+        "numerics.weights_finite",
+        Fault.NUMERICS,
+        "the scan of all weights",
+        weights_finite,
+        cause="a checkpoint that holds NaN or infinity, a cast to float16 that overflowed, or a "
+        "device that computes wrongly",
+        fix="follow the finding: another copy of the checkpoint, other hardware, or another node",
+    ),
     Check(
         "numerics.adapter_starts_at_zero",
         Fault.PRECISION,
         "LoRA: B starts at zero",
         adapter_starts_at_zero,
+        cause="B is not zero, or a kernel that replaces PEFT's LoRA computes something else",
+        fix="check the adapter's B, and the kernels that replace PEFT's LoRA",
     ),
-    Check("numerics.loss_finite", Fault.NUMERICS, "training steps", loss_finite),
-    Check("numerics.gradients_finite", Fault.NUMERICS, "training steps", gradients_finite),
+    Check(
+        "numerics.loss_finite",
+        Fault.NUMERICS,
+        "training steps",
+        loss_finite,
+        cause="activations that overflow float16, weights out of proportion, or a device that "
+        "computes wrongly",
+        fix="follow the finding: another copy of the checkpoint, a bfloat16 device, or another "
+        "node",
+    ),
+    Check(
+        "numerics.gradients_finite",
+        Fault.NUMERICS,
+        "training steps",
+        gradients_finite,
+        cause="activations or gradients that overflow float16, or a device that computes wrongly",
+        fix="follow the finding: another copy of the checkpoint, a bfloat16 device, or another "
+        "node",
+    ),
     Check(
         "numerics.gradient_reaches_every_pair",
         Fault.PRECISION,
         "training steps",
         gradient_reaches_every_pair,
+        cause="gradient checkpointing without gradients of the inputs, frozen parts between "
+        "adapter and loss, or pairs on modules that the model does not run",
+        fix="read which pairs got none; compare the versions with the lock",
     ),
     # Software that writes into the base does so on every node; memory that changes by itself within
     # seconds does not pass the ECC checks of the gpu stage.
@@ -134,5 +169,7 @@ CHECKS: tuple[Check[NumericsFacts], ...] = (
         Fault.PRECISION,
         "sums over all bytes of the base",
         nothing_else_moved,
+        cause="an optimizer that was given parameters of the base, or code that writes into it",
+        fix="do not use this process's model: load it again",
     ),
 )

@@ -27,7 +27,9 @@ _IN_REASON = 3
 _WARNS = ("precision.config_dtypes",)
 
 
-def _judge(rule: Rule, good: str | Callable[[Census], str], next_step: str) -> Check[Census]:
+def _judge(
+    rule: Rule, good: str | Callable[[Census], str], next_step: str, cause: str
+) -> Check[Census]:
     """A check that fails with the rule's offenders, or says what is good."""
     name = f"precision.{rule.__name__}"
     severity = Severity.WARNING if name in _WARNS else Severity.CRITICAL
@@ -47,7 +49,7 @@ def _judge(rule: Rule, good: str | Callable[[Census], str], next_step: str) -> C
         )
 
     source = "the precision contract: " + " ".join((rule.__doc__ or "").split())
-    return Check(name, Fault.PRECISION, source, judge, severity)
+    return Check(name, Fault.PRECISION, source, judge, severity, cause, next_step)
 
 
 def _named(offender: Offender) -> str:
@@ -121,21 +123,87 @@ _CHECKPOINT = "use a checkpoint that Unsloth packed, or set BOOT_LOAD_IN_4BIT to
 _PLACE = "free the device's memory, and let nothing offload or move parts of the model"
 
 CHECKS: tuple[Check[Census], ...] = (
-    _judge(contract.has_parameters, _counted, _CHECKPOINT),
-    _judge(contract.forbidden_dtypes, "the forbidden 16-bit type is nowhere", _CAST),
-    _judge(contract.wide_dtypes, "float64 is nowhere", _CAST),
-    _judge(contract.allowed_dtypes, "no other floating type", _CAST),
-    _judge(contract.wanted_dtype, "the wanted type is there", _RELOAD),
-    _judge(contract.packed_layers, "packed as the checkpoint and the request say", _CHECKPOINT),
-    _judge(contract.quant_states, "every packed layer has its nf4 quant state", _CHECKPOINT),
-    _judge(contract.quant_dtypes, "compute and quant-state types agree with the profile", _RELOAD),
-    _judge(contract.lora_dtypes, "LoRA is float32, where there is one", _CAST),
-    _judge(contract.devices, "everything is on one device", _PLACE),
-    _judge(contract.device_map, "nothing is offloaded", _PLACE),
-    _judge(contract.config_dtypes, "configurations declare the profile's types", _RELOAD),
+    _judge(
+        contract.has_parameters,
+        _counted,
+        _CHECKPOINT,
+        "the loader gave back a shell: an empty module, or one without weights of its own",
+    ),
+    _judge(
+        contract.forbidden_dtypes,
+        "the forbidden 16-bit type is nowhere",
+        _CAST,
+        "the checkpoint's own type survived the load, or a library cast a part of the model: "
+        "bfloat16 on a V100, float16 on an H100",
+    ),
+    _judge(
+        contract.wide_dtypes,
+        "float64 is nowhere",
+        _CAST,
+        "a buffer made by numpy or by a default dtype of float64",
+    ),
+    _judge(
+        contract.allowed_dtypes,
+        "no other floating type",
+        _CAST,
+        "a checkpoint in float8 or its like that the loader did not convert",
+    ),
+    _judge(
+        contract.wanted_dtype,
+        "the wanted type is there",
+        _RELOAD,
+        "everything was loaded in float32: slow, and twice the memory",
+    ),
+    _judge(
+        contract.packed_layers,
+        "packed as the checkpoint and the request say",
+        _CHECKPOINT,
+        "weights that the file packs were made anew at random, or layers that should be in 4 bits "
+        "are not",
+    ),
+    _judge(
+        contract.quant_states,
+        "every packed layer has its nf4 quant state",
+        _CHECKPOINT,
+        "versions of transformers and bitsandbytes that lose the quant state, or a checkpoint "
+        "packed as fp4",
+    ),
+    _judge(
+        contract.quant_dtypes,
+        "compute and quant-state types agree with the profile",
+        _RELOAD,
+        "the packed file's own compute type was kept, so layers unpack to another type than they "
+        "compute in",
+    ),
+    _judge(
+        contract.lora_dtypes,
+        "LoRA is float32, where there is one",
+        _CAST,
+        "the adapter was made in 16 bits, or cast by a trainer's preparation",
+    ),
+    _judge(
+        contract.devices,
+        "everything is on one device",
+        _PLACE,
+        "too little free memory, so that parts of the model stayed on meta or in host memory",
+    ),
+    _judge(
+        contract.device_map,
+        "nothing is offloaded",
+        _PLACE,
+        "a device map that spreads or offloads the model, as `auto` does when memory is short",
+    ),
+    _judge(
+        contract.config_dtypes,
+        "configurations declare the profile's types",
+        _RELOAD,
+        "config.json declares the type that the model was saved in; trainers read it",
+    ),
     _judge(
         contract.forced_float32,
         "Unsloth's float32 path is as it must be for this family",
         "check the versions of unsloth and unsloth_zoo against the lock",
+        "a family that overflows in float16 without Unsloth's float32 path, or the path where it "
+        "does not belong",
     ),
 )

@@ -134,19 +134,47 @@ def section(facts: StackFacts) -> Software:
 
 
 CHECKS: tuple[Check[StackFacts], ...] = (
-    Check("stack.packages", Fault.INTERNAL, "what the engine imports", packages),
-    Check("stack.torch_build", Fault.INTERNAL, "torch.version.cuda", torch_build),
+    Check(
+        "stack.packages",
+        Fault.INTERNAL,
+        "what the engine imports",
+        packages,
+        cause="a package that is missing, or that fails at import: versions that do not fit, a "
+        "native library that does not load",
+        fix="use this profile's image, or rebuild the environment from its lock",
+    ),
+    Check(
+        "stack.torch_build",
+        Fault.INTERNAL,
+        "torch.version.cuda",
+        torch_build,
+        cause="the resolver took a CPU-only build of torch",
+        fix="use this profile's image, or rebuild the environment from its lock",
+    ),
     Check(
         "stack.architectures",
         Fault.HARDWARE_MISMATCH,
         "CUDA's rules of binary and PTX compatibility; torch._C._cuda_getArchFlags",
         architectures,
+        cause="the wheel was built for other cards: torch dropped sm_70 after 2.10, for instance",
+        fix="run the image that was built for this hardware",
     ),
-    Check("stack.device_type", Fault.NODE_UNFIT, "unsloth.DEVICE_TYPE", device_type),
+    Check(
+        "stack.device_type",
+        Fault.NODE_UNFIT,
+        "unsloth.DEVICE_TYPE",
+        device_type,
+        cause="torch sees no device though the driver does, so that Unsloth would train on the CPU",
+        fix="check driver, device request and CUDA_VISIBLE_DEVICES; take another node if they are "
+        "right",
+    ),
     Check(
         "stack.bitsandbytes",
         Fault.INTERNAL,
         "bitsandbytes.cextension.lib",
         bitsandbytes,
+        cause="no native library for torch's CUDA, so that 4-bit layers would fail at their first "
+        "use",
+        fix="use this profile's image, or unset BNB_CUDA_VERSION",
     ),
 )
