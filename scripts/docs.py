@@ -13,12 +13,23 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from app.exits import ACTIONS  # noqa: E402 - the root has to be on the path first
+from app.catalogue import Entry, entries  # noqa: E402 - the root has to be on the path first
+from app.exits import ACTIONS  # noqa: E402
 from app.report import json_schema  # noqa: E402
 from app.usage import settings_table_markdown  # noqa: E402
 
 SCHEMA = ROOT / "docs" / "boot-report.schema.json"
 README = ROOT / "README.md"
+CHECKS = ROOT / "docs" / "checks.md"
+
+_CHECKS_HEAD = """\
+# Checks
+
+Every id that a record in the report's `checks` can have, with what usually makes it fail and what
+to do then. Made by `make docs`; `python -m app.report explain CHECK_ID` prints one of them. The
+exit status is the usual one of a failure: a finding that knows better says so (a full disk is not
+a missing right), and `-` fails no boot. Statuses: [README](../README.md#exit-status).
+"""
 
 
 def exit_table_markdown() -> str:
@@ -33,6 +44,23 @@ def exit_table_markdown() -> str:
         for code, action in ACTIONS.items()
     ]
     return "\n".join(rows) + "\n"
+
+
+def checks_markdown() -> str:
+    """All ids by stage, each with question, source, cause, fix and exit status."""
+    stages: dict[str, str] = {}
+    for entry in entries():
+        stages[entry.stage] = stages.get(entry.stage, "") + f"\n{_entry_markdown(entry)}"
+    return _CHECKS_HEAD + "".join(f"\n## {stage}\n{text}" for stage, text in stages.items())
+
+
+def _entry_markdown(entry: Entry) -> str:
+    code = "-" if entry.code is None else f"{int(entry.code)} {entry.code.name}"
+    return (
+        f"### `{entry.id}`\n\n{entry.asks}\n\n"
+        f"- **exit** {code}\n- **source** {entry.source}\n"
+        f"- **cause** {entry.cause}\n- **fix** {entry.fix}\n"
+    )
 
 
 def with_tables(readme: str) -> str:
@@ -52,6 +80,7 @@ def documents() -> dict[Path, str]:
     """Every made document with the text it should have."""
     return {
         SCHEMA: json.dumps(json_schema(), indent=2) + "\n",
+        CHECKS: checks_markdown(),
         README: with_tables(README.read_text(encoding="utf-8")),
     }
 

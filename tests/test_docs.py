@@ -23,7 +23,7 @@ def documents() -> dict[Path, str]:
     return dict(module.documents())
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/boot-report.schema.json"])
+@pytest.mark.parametrize("name", ["README.md", "docs/boot-report.schema.json", "docs/checks.md"])
 def test_a_made_document_is_as_make_docs_makes_it(name: str) -> None:
     path = ROOT / name
     assert path.read_text(encoding="utf-8") == documents()[path]
