@@ -31,9 +31,10 @@ chaos: ## kill, hang, crash and flood boots at every stage: hundreds of runs (AR
 	@scripts/env.sh dev
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
-bench: ## measure the whole boot against the bare library calls, in ratios
+bench: ## measure the whole boot against the bare library calls, and boots that fail at once
 	@scripts/env.sh dev
-	@$(BIN)/python -m bench.startup $(ARGS)
+	@$(BIN)/python -P -m bench.startup $(ARGS)
+	@$(BIN)/python -P -m bench.preflight
 
 check: ## lint, format, types, shell scripts, Dockerfiles
 	@scripts/env.sh dev

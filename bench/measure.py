@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-_POLL_S = 0.01
+_POLL_S = 0.005
 _LAST_LINES = 20
 
 
@@ -30,12 +30,17 @@ class Cost:
 
 
 def measured(
-    command: list[str], environ: Mapping[str, str], folder: Path, limit_s: float
+    command: list[str],
+    environ: Mapping[str, str],
+    folder: Path,
+    limit_s: float,
+    *,
+    status: int = 0,
 ) -> tuple[Cost, str]:
     """Run it in `folder` to its end; what it printed comes back too.
 
     Raises:
-        Failed: it took over `limit_s`, or its exit status is not 0.
+        Failed: it took over `limit_s`, or its exit status is not `status`.
     """
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as log:
         began = time.perf_counter()
@@ -44,7 +49,7 @@ def measured(
         )
         peak = 0
         while True:
-            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            pid, ended, usage = os.wait4(process.pid, os.WNOHANG)
             if pid:
                 break
             # A peak never falls, so the last one read counts. Not the largest: before the process
@@ -54,8 +59,8 @@ def measured(
                 process.kill()
             time.sleep(_POLL_S)
         wall_s = time.perf_counter() - began
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
+        process.returncode = os.waitstatus_to_exitcode(ended)
+        if process.returncode != status:
             log.seek(0)
             last = log.read().decode(errors="replace").splitlines()[-_LAST_LINES:]
             raise Failed("\n".join([f"{command[3]} ended with {process.returncode}", *last]))
