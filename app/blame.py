@@ -12,7 +12,7 @@ import os
 
 from app.errors import BootError, causes, number_told, system_error
 from app.facts import disk
-from app.facts.gpu import ERRORS
+from app.facts.driver_errors import TAKE_OTHER, cuda_error
 from app.facts.host import size
 from app.facts.process import DeviceMemory
 from app.facts.words import one_line
@@ -23,25 +23,6 @@ _SOURCE = "the class of the exception"
 _OUT_OF_DEVICE_MEMORY = "torch.OutOfMemoryError"
 _ACCELERATOR = "torch.AcceleratorError"
 _CUDA_OUT_OF_MEMORY = 2
-# Numbers of CUDA (driver_types.h; the runtime's are the driver's) that say something else than the
-# start's table in `app.facts.gpu`: what no node with this image, or with this input, would accept.
-_ALSO: dict[int, tuple[str, str, Fault]] = {
-    209: (
-        "no kernel image for this device",
-        "take a GPU of the class that the image is for, or the image of this GPU",
-        Fault.HARDWARE_MISMATCH,
-    ),
-    1: ("invalid value", "read the traceback in the log", Fault.INTERNAL),
-    9: ("invalid launch configuration", "read the traceback in the log", Fault.INTERNAL),
-    98: ("invalid device function", "rebuild the image from its lock", Fault.INTERNAL),
-    400: ("invalid resource handle", "read the traceback in the log", Fault.INTERNAL),
-    710: (
-        "an assertion in a kernel, as for an index out of range",
-        "read the traceback in the log; CUDA_LAUNCH_BLOCKING=1 makes it name the call",
-        Fault.INTERNAL,
-    ),
-}
-_NODES = ("", "take another node, and have this one's device and kernel log looked at")
 _STEPS = {
     Fault.READ_ERROR: "check the disk or mount, and its free space; another node may have it right",
     Fault.CONFIG: "give this uid the right to it, or set a folder where it has that",
@@ -166,16 +147,14 @@ def accelerator(code: int | None, told: str) -> Finding:
     """
     if code == _CUDA_OUT_OF_MEMORY:
         return out_of_device_memory(None, told)
-    number = -1 if code is None else code
-    name, step, fault = _ALSO.get(number) or ERRORS.get(number) or (*_NODES, Fault.NODE_UNFIT)
-    shown = "without a number" if code is None else f"{code} {name}".strip()
+    error = None if code is None else cuda_error(code)
     return Finding(
         Status.FAIL,
-        f"a call of CUDA failed: error {shown}",
+        f"a call of CUDA failed: error {error.told if error else 'without a number'}",
         expected="every call of CUDA succeeds",
         actual=told,
-        next_step=step,
-        fault=fault,
+        next_step=error.step if error else TAKE_OTHER,
+        fault=error.fault if error else Fault.NODE_UNFIT,
         source="torch.AcceleratorError.error_code",
     )
 

@@ -6,6 +6,7 @@ supervisor, and what a tokenizer of 30 MB takes to parse is gone with the child.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -22,6 +23,7 @@ from app.facts.host import HostFacts
 from app.forecast_section import forecast_section
 from app.gpu_section import gpu_sections
 from app.image import read_image
+from app.limits import NEVER
 from app.model_section import model_section
 from app.node_section import node_section
 from app.pipe_sink import PipeSink, peak_bytes
@@ -29,7 +31,7 @@ from app.pipeline import Part, Stage, run_stages
 from app.plan import Plan
 from app.probes.gpu import probe_gpu
 from app.probes.host import probe_host
-from app.probes.hub import resolve_model
+from app.probes.hub import Means, resolve_model
 from app.probes.safetensors import read_checkpoint
 from app.report import Memory
 from app.sections import Section
@@ -75,7 +77,8 @@ class Preflight:
         return self._gpu is not None and self._gpu.waited_s > 0
 
     def _probe_host(self) -> HostFacts:
-        self._host = probe_host(self.plan, self._environ)
+        limit_s = self._settings.host_timeout_s
+        self._host = probe_host(self.plan, self._environ, limit_s=limit_s)
         return self._host
 
     def _node(self, facts: HostFacts) -> dict[str, Section]:
@@ -94,7 +97,16 @@ class Preflight:
     def _resolve(self) -> CacheFacts:
         token = self._settings.hf_token.get_secret_value() if self._settings.hf_token else None
         self._say(f"resolving {self.plan.request.base_model_id} (a first time takes a while)")
-        self._cache = resolve_model(self.plan, self._environ, token=token)
+        limits = self._settings.limits()
+        # The supervisor's own log goes to its standard error, and in JSON no bar may stand in it.
+        text = self._settings.log_format == "text"
+        means = Means(
+            limit_s=limits.of("cache"),
+            stall_s=self._settings.stall_timeout_s or NEVER,
+            say=self._say,
+            terminal=f"/proc/{os.getppid()}/fd/2" if text else None,
+        )
+        self._cache = resolve_model(self.plan, self._environ, token=token, means=means)
         self.plan = replace(self.plan, resolved=self._cache.resolved)
         return self._cache
 

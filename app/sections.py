@@ -59,6 +59,9 @@ class Model(Section):
     n_tensors: int = 0
     n_packed: int = 0
     quantization: dict[str, str | bool | int] = Field(default_factory=dict)
+    # Projections that must carry a LoRA pair, by their names in the files: part of the model ->
+    # kind -> number. None where the names do not tell.
+    lora_targets: dict[str, dict[str, int]] | None = None
 
 
 class RequestedPrecision(Section):

@@ -1,14 +1,15 @@
 """Variables of others that change what is trained, or that break an import without a name.
 
 A leaf: imports only `app.settings_errors`. Read in unsloth and unsloth_zoo 2026.10.9, accelerate
-1.15.0, huggingface_hub 1.33.0 and datasets 4.8.5; a test looks for each refused name in the
-installed sources. Kernels, caches, logs and the options of trainers stay the user's.
+1.15.0, huggingface_hub 1.33.0, datasets 4.8.5, transformers 5.17.0 and torch 2.14.1; a test looks
+for each refused name in the installed sources. Kernels, caches, logs and the options of trainers
+stay the user's.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from app.settings_errors import Problem, shown
 
@@ -45,26 +46,77 @@ REFUSED: dict[str, str] = {
     "UNSLOTH_PP_SIZE": "it splits the model over ranks, which this release does not support",
 }
 
-# Each counts the processes of one job. Slurm's counts the step's: arrays are not ranks.
-_RANKS = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+# Each counts the processes of one job. Slurm's counts the step's: arrays are not ranks. The last
+# three are those of MPI, and accelerate takes each of them for WORLD_SIZE.
+_RANKS = (
+    *("WORLD_SIZE", "SLURM_STEP_NUM_TASKS"),
+    *("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"),
+)
 
 _COUNT = re.compile(r"[0-9]{1,9}")
 _INDEX = re.compile(r"-1|[0-9]{1,9}")  # accelerate takes -1 for "not set"
 _SECONDS = re.compile(r"[1-9][0-9]{0,8}")
 # What huggingface_hub, datasets and unsloth agree on; `2`, `t` or `y` mean "online" to them.
 _SWITCH = re.compile(r"|0|1|true|false|yes|no|on|off", re.IGNORECASE)
+# accelerate's own (`utils.environment.str_to_bool`), which an empty value breaks too.
+_FLAG = re.compile(r"y|yes|t|true|on|1|n|no|f|false|off|0", re.IGNORECASE)
+# As Python's `int` and `float` read them.
+_WHOLE = re.compile(r"\s*[-+]?[0-9]{1,18}\s*")
+_NUMBER = re.compile(r"\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?\s*", re.IGNORECASE)
+# An option of torch's allocator; its list in brackets is cut out before.
+_OPTION = re.compile(r"[^:;=\[\]]+:[^:;\[\]]+|[^:;=\[\]]+:\[\]")
 
-# A wrong value of these ends in a ValueError without a name while a package is imported, or is
-# silently taken for the opposite.
-_TYPES: dict[str, tuple[re.Pattern[str], str]] = {
-    "RANK": (_INDEX, "a whole number"),
-    "LOCAL_RANK": (_INDEX, "a whole number"),
-    "LOCAL_WORLD_SIZE": (_COUNT, "a whole number"),
-    "HF_HUB_ETAG_TIMEOUT": (_SECONDS, "whole seconds, at least 1"),
-    "HF_HUB_DOWNLOAD_TIMEOUT": (_SECONDS, "whole seconds, at least 1"),
-    "HF_HUB_OFFLINE": (_SWITCH, "1, true, yes, on, 0, false, no or off"),
-    "TRANSFORMERS_OFFLINE": (_SWITCH, "1, true, yes, on, 0, false, no or off"),
-    "HF_DATASETS_OFFLINE": (_SWITCH, "1, true, yes, on, 0, false, no or off"),
+_A_SWITCH = "1, true, yes, on, 0, false, no or off"
+_OPTIONS = "option:value, several separated by commas"
+
+
+def _are_options(value: str) -> bool:
+    """Whether torch's allocator can take the value apart; it aborts where it runs past the end."""
+    text = re.sub(r"\[[^\[\]]+\]", "[]", "".join(value.split()))
+    return all(_OPTION.fullmatch(each) for each in text.split(",") if each)
+
+
+# A wrong value of these ends in an exception without a name (or in an abort) while a package is
+# imported or a trainer is made, or is silently taken for something else. Each was tried.
+_TYPES: dict[str, tuple[Callable[[str], object], str]] = {
+    "RANK": (_INDEX.fullmatch, "a whole number"),
+    "LOCAL_RANK": (_INDEX.fullmatch, "a whole number"),
+    "LOCAL_WORLD_SIZE": (_COUNT.fullmatch, "a whole number"),
+    "HF_HUB_ETAG_TIMEOUT": (_SECONDS.fullmatch, "whole seconds, at least 1"),
+    "HF_HUB_DOWNLOAD_TIMEOUT": (_SECONDS.fullmatch, "whole seconds, at least 1"),
+    "HF_HUB_OFFLINE": (_SWITCH.fullmatch, _A_SWITCH),
+    "TRANSFORMERS_OFFLINE": (_SWITCH.fullmatch, _A_SWITCH),
+    "HF_DATASETS_OFFLINE": (_SWITCH.fullmatch, _A_SWITCH),
+    "HF_DATASETS_IN_MEMORY_MAX_SIZE": (_NUMBER.fullmatch, "a number of bytes"),
+    "USE_TORCH_XLA": (_FLAG.fullmatch, _A_SWITCH),
+    "FORK_LAUNCHED": (_FLAG.fullmatch, _A_SWITCH),
+    "ACCELERATE_DEBUG_MODE": (_FLAG.fullmatch, _A_SWITCH),
+    "ACCELERATE_USE_CPU": (_FLAG.fullmatch, _A_SWITCH),
+    "ACCELERATE_USE_DEEPSPEED": (_FLAG.fullmatch, _A_SWITCH),
+    "ACCELERATE_USE_FSDP": (_FLAG.fullmatch, _A_SWITCH),
+    "ACCELERATE_USE_MEGATRON_LM": (_FLAG.fullmatch, _A_SWITCH),
+    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": (_WHOLE.fullmatch, "a whole number"),
+    "ACCELERATE_MIXED_PRECISION": (
+        re.compile(r"|no|fp16|bf16|fp8", re.IGNORECASE).fullmatch,
+        "no, fp16, bf16 or fp8",
+    ),
+    "PYTORCH_ALLOC_CONF": (_are_options, _OPTIONS),
+    "PYTORCH_CUDA_ALLOC_CONF": (_are_options, _OPTIONS),
+    "TORCH_DISTRIBUTED_DEBUG": (
+        re.compile(r"OFF|INFO|DETAIL", re.IGNORECASE).fullmatch,
+        "OFF, INFO or DETAIL",
+    ),
+    "TORCHDYNAMO_REPRO_LEVEL": (_WHOLE.fullmatch, "a whole number"),
+    "TORCHINDUCTOR_COMPILE_THREADS": (_WHOLE.fullmatch, "a whole number"),
+    "TORCHINDUCTOR_CPP_MIN_CHUNK_SIZE": (_WHOLE.fullmatch, "a whole number"),
+    "TORCHINDUCTOR_FILE_LOCK_TIMEOUT": (_WHOLE.fullmatch, "a whole number"),
+    "TORCHINDUCTOR_MIN_NUM_SPLIT": (_WHOLE.fullmatch, "a whole number"),
+    # transformers reads its own docstrings when it is imported, and 2 takes them away. Python
+    # takes any other text for 1.
+    "PYTHONOPTIMIZE": (
+        re.compile(r"(?!\s*\+?0*([2-9]|[1-9][0-9]+)\s*$).*", re.DOTALL).fullmatch,
+        "unset, 0 or 1",
+    ),
 }
 
 
@@ -106,6 +158,6 @@ def _ranks(environ: Mapping[str, str], secrets: tuple[str, ...]) -> list[Problem
 def _types(environ: Mapping[str, str], secrets: tuple[str, ...]) -> list[Problem]:
     return [
         Problem(name, expected, shown(environ[name], secrets), "correct or unset it")
-        for name, (pattern, expected) in _TYPES.items()
-        if name in environ and not pattern.fullmatch(environ[name])
+        for name, (is_good, expected) in _TYPES.items()
+        if name in environ and not is_good(environ[name])
     ]

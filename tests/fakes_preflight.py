@@ -1,15 +1,11 @@
-"""Stand-ins for what preflight looks at: plans, model folders, a hub over HTTP, a CUDA driver."""
+"""Stand-ins for what preflight looks at: plans, model folders, a CUDA driver."""
 
 from __future__ import annotations
 
 import json
 import struct
-import subprocess
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,12 +13,11 @@ from app.checks import Check
 from app.checks._quant_state import NF4 as NF4_TABLE
 from app.config import ModelRequest
 from app.outcome import Finding
-from app.plan import DownloadT, Plan
+from app.plan import DownloadT, Plan, VerifyT
 from app.probes.safetensors import BITS
 from app.profiles import PROFILES
 
 FactsT = TypeVar("FactsT")
-COMMIT = "a" * 40
 TOKEN = "hf_" + "SECRETsecretSECRET"
 
 
@@ -34,10 +29,12 @@ def plan_for(
     load_in_4bit: bool = True,
     revision: str | None = None,
     download: DownloadT = "if-missing",
+    verify: VerifyT = "size",
 ) -> Plan:
     """A plan as settings would make it."""
     request = replace(ModelRequest(), base_model_id=model, load_in_4bit=load_in_4bit)
-    return Plan(PROFILES[hardware], request, report_dir, revision, download)
+    profile = PROFILES[hardware]
+    return Plan(profile, request, report_dir, revision, download, verify)
 
 
 def findings(checks: tuple[Check[FactsT], ...], facts: FactsT, plan: Plan) -> dict[str, Finding]:
@@ -150,127 +147,4 @@ def write_model(folder: Path, files: Mapping[str, bytes]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         (folder / name).write_bytes(content)
-    return folder
-
-
-@dataclass
-class Hub:
-    """A repository behind HTTP.
-
-    `answers`: statuses to give first, in turn; `always`: to give ever after; `page`: their body.
-    """
-
-    files: Mapping[str, bytes]
-    url: str = ""
-    answers: list[tuple[int, dict[str, str]]] = field(default_factory=list)
-    always: tuple[int, dict[str, str]] | None = None
-    page: bytes = b'{"error": "no"}'
-    requests: list[str] = field(default_factory=list)
-    tokens: set[str] = field(default_factory=set)
-
-    def answer(self, path: str) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers and body for one request."""
-        if self.answers or self.always:
-            status, headers = self.answers.pop(0) if self.answers else self.always or (500, {})
-            return status, headers, self.page
-        head = {"X-Repo-Commit": COMMIT}
-        if "/tree/" in path:
-            rows = [
-                {"type": "file", "path": name, "size": len(body), "oid": f"{len(body):040x}"}
-                for name, body in self.files.items()
-            ]
-            return 200, head, json.dumps(rows).encode()
-        if path.startswith("/api/models/"):
-            return 200, head, json.dumps({"id": "org/tiny", "sha": COMMIT, "siblings": []}).encode()
-        name = path.partition(f"/resolve/{COMMIT}/")[2]
-        if name not in self.files:
-            return 404, {"X-Error-Code": "EntryNotFound"}, b""
-        return 200, head | {"ETag": f'"{len(self.files[name]):040x}"'}, self.files[name]
-
-
-@contextmanager
-def serving(hub: Hub) -> Iterator[Hub]:
-    """Serve on a free port of this machine."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            hub.requests.append(f"{self.command} {self.path}")
-            hub.tokens.add(self.headers.get("Authorization", ""))
-            status, headers, body = hub.answer(self.path.partition("?")[0])
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
-
-        do_HEAD = do_GET  # noqa: N815
-
-        def log_message(self, *_arguments: object) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    hub.url = f"http://127.0.0.1:{server.server_port}"
-    try:
-        yield hub
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-# Driven by the environment, which the child that loads it inherits.
-LIBCUDA = r"""
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-#include <signal.h>
-static long env(const char *name, long other) {
-    const char *text = getenv(name);
-    return text ? atol(text) : other;
-}
-int cuDriverGetVersion(int *version) { *version = env("FAKE_CUDA_VERSION", 13000); return 0; }
-int cuInit(unsigned flags) {
-    if (env("FAKE_HANG", 0)) for (;;) pause();
-    if (env("FAKE_CRASH", 0)) raise(env("FAKE_CRASH", 0));
-    return env("FAKE_INIT", 0);
-}
-int cuDeviceGetCount(int *count) { *count = env("FAKE_COUNT", 1); return 0; }
-int cuDeviceGet(int *device, int index) { *device = index; return env("FAKE_GET", 0); }
-int cuDeviceGetName(char *name, int size, int device) {
-    strncpy(name, getenv("FAKE_NAME") ? getenv("FAKE_NAME") : "NVIDIA H100 80GB HBM3", size);
-    return 0;
-}
-int cuDeviceGetAttribute(int *value, int attribute, int device) {
-    *value = attribute == 75 ? env("FAKE_MAJOR", 9) : env("FAKE_MINOR", 0);
-    return 0;
-}
-int cuDeviceTotalMem_v2(size_t *bytes, int device) {
-    *bytes = env("FAKE_TOTAL_GIB", 80) << 30;
-    return 0;
-}
-int cuDeviceGetUuid(char *uuid, int device) { memset(uuid, 0xab, 16); return 0; }
-int cuDevicePrimaryCtxRetain(void **context, int device) {
-    *context = 0;
-    return env("FAKE_CONTEXT", 0);
-}
-int cuCtxSetCurrent(void *context) { return 0; }
-int cuMemGetInfo_v2(size_t *free, size_t *total) {
-    *total = env("FAKE_TOTAL_GIB", 80) << 30;
-    *free = *total - (env("FAKE_USED_MIB", 500) << 20);
-    return 0;
-}
-"""
-
-
-def build_libcuda(folder: Path) -> Path:
-    """Compile the fake driver; the folder goes on LD_LIBRARY_PATH."""
-    folder.mkdir(parents=True, exist_ok=True)
-    source = folder / "cuda.c"
-    source.write_text(LIBCUDA)
-    target = folder / "libcuda.so.1"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-w", "-o", target, source], check=True)
     return folder

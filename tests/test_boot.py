@@ -327,7 +327,8 @@ def test_a_job_gets_the_real_model_and_its_status_is_the_boots(tmp_path: Path) -
     )
     model = tiny_model("llama-nf4")
     settings = {"BOOT_HARDWARE": "cpu", "BOOT_BASE_MODEL_ID": str(model), "BOOT_JOB": "mine:main"}
-    found = boot(tmp_path, settings)
+    # Within the tiny model's context, which is 2048.
+    found = boot(tmp_path, settings | {"BOOT_MAX_SEQ_LENGTH": "512"})
     assert found.code == found.report["exit"]["process_code"] == 3, found.err
     first, *_, verdict = found.out.splitlines()
     assert first == "PeftModelForCausalLM True True"

@@ -13,7 +13,6 @@ from typing import Any
 
 import httpx
 import pytest
-from huggingface_hub import constants
 from huggingface_hub import errors as hub_errors
 
 from app import rehearsal
@@ -22,18 +21,17 @@ from app.exits import ExitCode, exit_code
 from app.facts.cache import CacheFacts
 from app.facts.host import offline_variable
 from app.outcome import Fault, Status
-from app.probes.hub import resolve_model
-from app.probes.hub_errors import fault_of, finding_of
+from app.probes.hub import Means, resolve_model
+from app.probes.hub_answer import finding_of
+from app.probes.hub_errors import cause_of, fault_of
 from app.probes.names import read_tables, unsloth_models_folder
+from tests.fake_hub import COMMIT, Hub, serving
 from tests.fakes_preflight import (
-    COMMIT,
     PLAIN,
     TOKEN,
-    Hub,
     findings,
     model_files,
     plan_for,
-    serving,
     write_model,
 )
 
@@ -48,8 +46,6 @@ def _direct(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
-    # Else the client asks the public hub, whatever the endpoint, which coding agent runs it.
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
 
 
 def code_of(facts: CacheFacts, **plan: Any) -> ExitCode | None:
@@ -69,7 +65,8 @@ def ask(tmp_path: Path, hub: Hub | None = None, **plan: Any) -> CacheFacts:
         "HF_ENDPOINT": hub.url if hub else NOBODY,
     }
     asked = plan_for(**{"model": "org/tiny"} | plan)
-    return resolve_model(asked, environ, token=TOKEN, wait=lambda _seconds: None)
+    means = Means(wait=lambda _seconds: None)
+    return resolve_model(asked, environ, token=TOKEN, means=means)
 
 
 def test_a_repository_is_downloaded_once_and_then_comes_from_the_cache(tmp_path: Path) -> None:
@@ -429,8 +426,8 @@ def test_the_cause_decides_and_no_text_of_it_is_repeated(
     error: BaseException, fault: Fault | None
 ) -> None:
     assert fault_of(error) is fault
-    finding = finding_of(error, what="x", expected="y")
-    assert (finding is None) == (fault is None)
+    finding = finding_of(cause_of(error), what="x", expected="y")
+    assert finding.fault is (fault or Fault.INTERNAL)
     assert TOKEN not in repr(finding)
 
 

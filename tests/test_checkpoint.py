@@ -31,8 +31,11 @@ from tests.fakes_preflight import (
 )
 
 
-def judge(facts: CheckpointFacts, **plan: Any) -> dict[str, Finding]:
-    return findings(CHECKS, facts, plan_for("h100", **plan))
+def judge(
+    facts: CheckpointFacts, *, hardware: str = "h100", allow_pickle: bool = False, **plan: Any
+) -> dict[str, Finding]:
+    asked = replace(plan_for(hardware, **plan), allow_pickle=allow_pickle)
+    return findings(CHECKS, facts, asked)
 
 
 def failing(said: dict[str, Finding]) -> dict[str, ExitCode]:

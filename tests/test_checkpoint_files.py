@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 from app.exits import ExitCode
 from app.outcome import Finding, Status
 from app.probes.safetensors import read_checkpoint
+from app.probes.weights import missing_weights, parsed
 from tests.fakes_preflight import NF4, PACKED, PLAIN, model_files, write_model
 from tests.test_checkpoint import failing, judge
 
@@ -129,8 +133,6 @@ def test_something_else_in_a_files_place_is_wrong_on_every_node(tmp_path: Path, 
     elif kind == "loop":
         path.symlink_to(path)
     else:
-        import os
-
         os.mkfifo(path)
     assert failing(judge(read_checkpoint(tmp_path)))["shards"] == ExitCode.DATAERR
 
@@ -207,3 +209,134 @@ def test_a_packed_rehearsal_model_names_the_way_out(tmp_path: Path) -> None:
     assert "BOOT_BASE_MODEL_ID" in finding.next_step
     finding = said_of(tmp_path, files, load_in_4bit=False, model="/m")["checkpoint.quantization"]
     assert finding.reason.startswith("the folder is packed")
+
+
+PAGE = b"<!DOCTYPE html>\n<html><body>Sign in</body></html>"
+IN_ITS_PLACE = (
+    (PAGE, "an HTML or XML page"),
+    (b"\xef\xbb\xbf" + PAGE, "an HTML or XML page"),
+    (b'<?xml version="1.0"?><Error><Code>AccessDenied</Code></Error>', "an HTML or XML page"),
+    (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "a Git LFS pointer"),
+    (b"PK\x03\x04" + b"\x14\0" * 40, "a zip archive"),
+    (gzip.compress(b"{}"), "a gzip archive"),
+    (b"%PDF-1.7\n", "a PDF document"),
+    (b"GGUF\x03\0\0\0", "a GGUF file"),
+    (b"\0" * 700, "only zero bytes"),
+    ('{"model_type": "llama"}'.encode("utf-16"), "text in UTF-16"),
+    (b"\xef\xbb\xbf{}", "not JSON: it begins with a byte order mark"),
+    (b'{"model_type": "llama"}\0', "not JSON: Extra data"),
+    (b"Entry not found", "not JSON: Expecting value"),
+    (b'{"error": "Repository not found"}', "an error message in JSON, not the file itself: Repos"),
+    (b'{"message": "Not Found", "status": "404"}', "an error message in JSON"),
+    (b'{"a": ' + b"9" * 5000 + b"}", "not JSON: Exceeds the limit"),
+    (b"", "empty"),
+    (b" \n", "empty"),
+)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json", "tokenizer.json"])
+@pytest.mark.parametrize(("content", "said"), IN_ITS_PLACE)
+def test_what_was_saved_in_a_files_place_is_named(
+    tmp_path: Path, name: str, content: bytes, said: str
+) -> None:
+    found = said_of(tmp_path, model_files(n_shards=2) | {name: content})
+    check = {"config.json": "config", "tokenizer.json": "tokenizer"}.get(name, "index")
+    assert failing(found)[check] == ExitCode.DATAERR
+    assert f"{name}: {said}" in found[f"checkpoint.{check}"].reason
+
+
+def test_an_object_with_more_than_an_error_is_a_file(tmp_path: Path) -> None:
+    config = json.loads(model_files()["config.json"]) | {"error": "x"}
+    found = said_of(tmp_path, model_files() | {"config.json": json.dumps(config).encode()})
+    assert not failing(found)
+
+
+def test_brackets_that_would_fill_the_memory_are_not_parsed() -> None:
+    """Python's lists take 20 times the bytes of these."""
+    assert parsed(b'{"a": [' + b"[]," * (6 * 1024 * 1024) + b"[]]}").problem.endswith("brackets")
+
+
+def test_texts_that_no_load_reads_are_not_judged(tmp_path: Path) -> None:
+    others = {"notes.txt": b"", "trainer_state.json": b"{", "LICENSE.txt": PAGE}
+    assert not failing(said_of(tmp_path, model_files() | others))
+
+
+def test_a_vocabulary_or_a_template_may_begin_with_a_tag(tmp_path: Path) -> None:
+    files = model_files() | {"vocab.txt": b"<pad>\n<s>\n", "chat_template.jinja": b"<bos>{{ x }}"}
+    assert not failing(said_of(tmp_path, files))
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT])
+@pytest.mark.parametrize("call", ["pathlib.Path.iterdir", "pathlib.Path.lstat"])
+def test_a_folder_on_a_disk_that_fails_is_called_neither_empty_nor_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, call: str
+) -> None:
+    """74 alone: one 65 beside it would keep the job from another node."""
+    write_model(tmp_path, model_files(n_shards=2))
+
+    def failing_call(_path: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(call, failing_call)
+        facts = read_checkpoint(tmp_path)
+    codes = failing(judge(facts))
+    assert codes
+    assert set(codes.values()) == {ExitCode.IOERR}
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_every_file_on_a_disk_that_fails_is_74(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    write_model(tmp_path, model_files(n_shards=2))
+
+    def failing_read(_handle: int, _length: int, _offset: int) -> bytes:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("app.probes.files.os.pread", failing_read)
+        facts = read_checkpoint(tmp_path)
+    assert set(failing(judge(facts)).values()) == {ExitCode.IOERR}
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_the_loaders_order_holds_for_links(tmp_path: Path, linked: bool) -> None:
+    """transformers takes the index where `model.safetensors` is no file that can be opened."""
+    write_model(tmp_path, model_files(n_shards=2))
+    target = "model-00001-of-00002.safetensors" if linked else "nowhere"
+    (tmp_path / "model.safetensors").symlink_to(target)
+    expected = "model.safetensors" if linked else "model-00001-of-00002.safetensors"
+    assert read_checkpoint(tmp_path).shards[0].name == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [("nowhere", True), ("loop", True), ("x" * 300, True), ("a\0", True), ("file", False)],
+)
+def test_a_named_file_is_missing_where_nothing_can_be_opened(
+    tmp_path: Path, name: str, missing: bool
+) -> None:
+    (tmp_path / "loop.safetensors").symlink_to("loop.safetensors")
+    (tmp_path / "file.safetensors").write_bytes(b"")
+    config = {"transformers_weights": f"{name}.safetensors"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    # A name with a NUL byte is refused before.
+    assert bool(missing_weights(tmp_path)) == (missing and "\0" not in name)
+
+
+def test_a_large_tokenizer_is_read_for_its_ids_and_its_damage(tmp_path: Path) -> None:
+    """Larger than what json is asked about; its merges are not built, and checked all the same."""
+    vocab = {f"\u2581word{n}": n for n in range(100_000)}
+    merges = [["\u2581", f"word{n}"] for n in range(30_000)]
+    added = [{"id": 100_000, "content": "<image>", "special": False}]
+    whole = {"model": {"type": "BPE", "vocab": vocab, "merges": merges}, "added_tokens": added}
+    text = json.dumps(whole, ensure_ascii=False).encode()
+    assert len(text) > 2 * 1024 * 1024
+    facts = read_checkpoint(write_model(tmp_path, model_files() | {"tokenizer.json": text}))
+    assert facts.tokens.largest == 99_999
+    assert facts.tokens.added == ((100_000, "<image>", True),)
+    for place in (len(text) // 2, len(text) - 200):
+        for damage in (text[:place], text[:place] + b"\0" + text[place + 1 :], text[:-9] + b"\xff"):
+            (tmp_path / "tokenizer.json").write_bytes(damage)
+            assert read_checkpoint(tmp_path).broken_files["tokenizer.json"].startswith("not JSON")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from app.engine.environment import pin
@@ -52,6 +56,47 @@ def test_what_changes_the_arithmetic_is_cleared_and_named() -> None:
     )
     assert not environ.keys() & set(pinned.cleared)
     assert environ["UNSLOTH_FORCE_SINGLE_COMPILE_WORKER"] == "1"
+
+
+AS_A_FOREIGN_UID = """
+import getpass, os, sys
+from app.engine.environment import pin
+from app.profiles import V100
+os.setuid(54321)
+environ = dict(item.split("=") for item in sys.argv[1:])
+pinned = pin(V100, environ)
+os.environ.clear()
+os.environ.update(environ)
+print(getpass.getuser(), "USER" in pinned.variables)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another uid")
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (("HOME=/h",), "uid54321 True"),
+        (("HOME=/h", "USER=", "LOGNAME="), "uid54321 True"),
+        (("HOME=/h", "USER=jo"), "jo False"),
+    ],
+)
+def test_a_uid_without_account_gets_a_name_and_keeps_its_own(
+    given: tuple[str, ...], expected: str
+) -> None:
+    """Else `getpass.getuser` raises, which torch 2.10 calls while it is imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", AS_A_FOREIGN_UID, *given],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == expected
+
+
+def test_who_has_an_account_gets_no_other_name() -> None:
+    environ = dict(HOME)
+    pin(V100, environ)
+    assert not environ.keys() & {"USER", "LOGNAME"}
 
 
 def test_pinning_twice_changes_nothing() -> None:

@@ -1,196 +1,609 @@
-"""The gpu stage against a libcuda.so.1 of our own, loaded by the real ctypes path."""
+"""The gpu stage's judges on facts made by hand, one fault at a time."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
-from pathlib import Path
+import importlib
+import inspect
+import pkgutil
+from dataclasses import replace
 
 import pytest
 
+import app.checks
 from app.checks.gpu import CHECKS, checks_for
-from app.exits import ExitCode, exit_code, worst
-from app.facts.gpu import ERRORS, GpuFacts
-from app.outcome import Fault, Finding, Status
-from app.probes.gpu import find_library, probe_gpu
-from tests.fakes_preflight import build_libcuda, findings, plan_for
+from app.exits import ExitCode, worst
+from app.facts.board import BoardFacts, GpuProcess, NvmlFacts
+from app.facts.gpu import GpuFacts, LibraryFile
+from app.outcome import Fault, Status
+from app.plan import Baked
+from app.profiles import GIB
+from tests.fakes_preflight import findings, plan_for
+from tests.gpus import (
+    FACTS,
+    H100,
+    H100_BOARD,
+    LIBRARIES,
+    MIB,
+    OTHER_UUID,
+    UUID,
+    V100,
+    V100_FACTS,
+    changed,
+    failing,
+    judge,
+    refused,
+    with_board,
+    with_device,
+    with_nvml,
+)
 
-V100 = {"FAKE_MAJOR": "7", "FAKE_NAME": "Tesla V100-SXM2-16GB", "FAKE_TOTAL_GIB": "16"}
+NOT_ON_THE_BOARD = {"h100": {"gpu.retired_pages"}, "v100": {"gpu.row_remap", "gpu.fabric"}}
+LOST = BoardFacts(index=0, handle_error=15)
+SLICE = "MIG-aaaaaaaa-2222-3333-4444-555555555555"
+IMAGES = replace(LIBRARIES[0], kind="image", version="550.54.15", fits=False)
 
 
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the fake driver."""
-    return build_libcuda(tmp_path_factory.mktemp("libcuda"))
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Path:
-    """A /dev and a /proc with a driver in them."""
-    for name in ("dev", "proc/driver/nvidia"):
-        (tmp_path / name).mkdir(parents=True)
-    for name in ("nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-caps", "null"):
-        (tmp_path / "dev" / name).touch()
-    version = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n"
-    (tmp_path / "proc/driver/nvidia/version").write_text(version)
-    return tmp_path
-
-
-def probe(
-    machine: Path,
-    library: Path,
-    fake: Mapping[str, str] | None = None,
-    *,
-    hardware: str = "h100",
-    deadline_s: float = 20.0,
-) -> GpuFacts:
-    """Facts of a machine with the fake driver."""
-    return probe_gpu(
-        plan_for(hardware),
-        {"LD_LIBRARY_PATH": str(library)} | dict(fake or {}),
-        deadline_s=deadline_s,
-        devices=machine / "dev",
-        proc=machine / "proc",
+def four() -> GpuFacts:
+    """A node with four devices, all visible."""
+    uuids = [UUID, *(f"GPU-{n}1111111-2222-3333-4444-555555555555" for n in (2, 3, 4))]
+    devices = tuple(
+        replace(H100, index=n, uuid=uuid, board_uuid=uuid, pci=f"00000000:{n}7:00.0")
+        for n, uuid in enumerate(uuids)
     )
+    boards = tuple(
+        replace(H100_BOARD, index=device.index, uuid=device.uuid, pci=device.pci)
+        for device in devices
+    )
+    nvml = replace(FACTS.nvml, n_devices=4, boards=boards)
+    return changed(n_devices=4, devices=devices, nvml=nvml, asked={})
 
 
-def judge(facts: GpuFacts, hardware: str = "h100") -> dict[str, Finding]:
-    return findings(CHECKS, facts, plan_for(hardware))
-
-
-def failing(said: dict[str, Finding]) -> dict[str, ExitCode]:
-    """Failed checks with the code each leads to."""
-    by_id = {check.id: check for check in CHECKS}
-    return {
-        check_id: exit_code(finding.fault or by_id[check_id].fault)
-        for check_id, finding in said.items()
-        if finding.status.blocks
-    }
-
-
-@pytest.mark.parametrize(("hardware", "fake"), [("h100", {}), ("v100", V100)])
-def test_a_healthy_device_passes_every_check(
-    machine: Path, library: Path, hardware: str, fake: dict[str, str]
+@pytest.mark.parametrize(("hardware", "facts"), [("h100", FACTS), ("v100", V100_FACTS)])
+def test_a_healthy_device_passes_every_check_that_its_board_knows(
+    hardware: str, facts: GpuFacts
 ) -> None:
-    facts = probe(machine, library, fake, hardware=hardware)
-    assert {finding.status for finding in judge(facts, hardware).values()} == {Status.PASS}
-    assert facts.libcuda == str(library / "libcuda.so.1")
-    assert facts.driver_major == 580
-    assert facts.devices[0].uuid == "GPU-abababab-abab-abab-abab-abababababab"
-    assert facts.device_files == ("nvidia-uvm", "nvidia0", "nvidiactl")
+    said = judge(facts, hardware)
+    assert {said[name].status for name in NOT_ON_THE_BOARD[hardware]} == {Status.SKIP}
+    others = {name: found.status for name, found in said.items()}
+    assert {
+        status for name, status in others.items() if name not in NOT_ON_THE_BOARD[hardware]
+    } == {Status.PASS}
 
 
 @pytest.mark.parametrize(
-    ("fake", "check", "code"),
+    ("facts", "check", "code"),
     [
-        (V100, "gpu.capability", ExitCode.HW_MISMATCH),
-        ({"FAKE_MAJOR": "8", "FAKE_NAME": "A100"}, "gpu.capability", ExitCode.HW_MISMATCH),
-        ({"FAKE_COUNT": "4"}, "gpu.count", ExitCode.CONFIG),
-        ({"FAKE_COUNT": "0"}, "gpu.count", ExitCode.NODE_UNFIT),
-        ({"FAKE_TOTAL_GIB": "40"}, "gpu.memory", ExitCode.HW_MISMATCH),
-        ({"FAKE_USED_MIB": "81700"}, "gpu.memory", ExitCode.TEMPFAIL),
-        ({"FAKE_CONTEXT": "46"}, "gpu.memory", ExitCode.TEMPFAIL),
-        ({"FAKE_CONTEXT": "214"}, "gpu.memory", ExitCode.NODE_UNFIT),
-        ({"FAKE_GET": "101"}, "gpu.cuda_init", ExitCode.NODE_UNFIT),
-        ({"FAKE_CRASH": "11"}, "gpu.cuda_init", ExitCode.NODE_UNFIT),
-        ({"FAKE_CRASH": "40"}, "gpu.cuda_init", ExitCode.NODE_UNFIT),
-        ({"CUDA_VISIBLE_DEVICES": "", "FAKE_INIT": "100"}, "gpu.cuda_init", ExitCode.CONFIG),
+        # device files and libraries
+        (
+            refused(100, device_files=(), nvml=NvmlFacts()),
+            "gpu.device_files",
+            ExitCode.NODE_UNFIT,
+        ),
+        (
+            refused(999, device_files=("nvidia0", "nvidiactl")),
+            "gpu.device_files",
+            ExitCode.NODE_UNFIT,
+        ),
+        (refused(100, unopenable={"nvidia-uvm": 13}), "gpu.device_files", ExitCode.NODE_UNFIT),
+        (refused(803, libraries=(IMAGES,)), "gpu.libraries", ExitCode.INTERNAL),
+        (
+            refused(34, libraries=(replace(LIBRARIES[0], kind="stub"),)),
+            "gpu.libraries",
+            ExitCode.INTERNAL,
+        ),
+        (
+            refused(803, libraries=(replace(LIBRARIES[0], fits=False),)),
+            "gpu.libraries",
+            ExitCode.NODE_UNFIT,
+        ),
+        (
+            changed(GpuFacts(), load_error="file too short", device_files=("nvidia0",)),
+            "gpu.device_files",
+            ExitCode.NODE_UNFIT,
+        ),
+        (
+            changed(
+                GpuFacts(),
+                load_error="no such file",
+                device_files=FACTS.device_files,
+                asked={"NVIDIA_DRIVER_CAPABILITIES": "utility"},
+            ),
+            "gpu.libcuda",
+            ExitCode.CONFIG,
+        ),
+        # the driver
+        (changed(refused(35), driver="535.161.08"), "gpu.driver", ExitCode.NODE_UNFIT),
+        (refused(214), "gpu.cuda_init", ExitCode.NODE_UNFIT),
+        (refused(34), "gpu.cuda_init", ExitCode.INTERNAL),
+        (refused(46), "gpu.cuda_init", ExitCode.TEMPFAIL),
+        (refused(802, waited_s=180.0), "gpu.cuda_init", ExitCode.NODE_UNFIT),
+        (refused(2), "gpu.cuda_init", ExitCode.TEMPFAIL),
+        (refused(1), "gpu.cuda_init", ExitCode.NODE_UNFIT),
+        (refused(12345), "gpu.cuda_init", ExitCode.NODE_UNFIT),
+        (refused(100, visible=""), "gpu.cuda_init", ExitCode.CONFIG),
+        (refused(100, visible="NoDevFiles"), "gpu.cuda_init", ExitCode.CONFIG),
+        (refused(100, visible="7"), "gpu.cuda_init", ExitCode.CONFIG),
+        (refused(100, visible=OTHER_UUID), "gpu.cuda_init", ExitCode.CONFIG),
+        (refused(100, visible="0"), "gpu.cuda_init", ExitCode.NODE_UNFIT),
+        (
+            refused(0, init_error=None, probe_problem="no answer within 30 s"),
+            "gpu.cuda_init",
+            ExitCode.NODE_UNFIT,
+        ),
+        (with_nvml(init_error=18, boards=(), n_devices=None), "gpu.nvml", ExitCode.NODE_UNFIT),
+        (with_nvml(init_error=9, boards=()), "gpu.nvml", ExitCode.NODE_UNFIT),
+        (
+            with_nvml(init_error=None, problem="no answer within 20 s (in nvmlInit)"),
+            "gpu.nvml",
+            ExitCode.NODE_UNFIT,
+        ),
+        # what was granted
+        (four(), "gpu.count", ExitCode.CONFIG),
+        (changed(n_devices=0, devices=()), "gpu.count", ExitCode.NODE_UNFIT),
+        (changed(n_devices=0, devices=(), visible="3"), "gpu.count", ExitCode.CONFIG),
+        (
+            changed(asked={"NVIDIA_VISIBLE_DEVICES": OTHER_UUID}),
+            "gpu.granted",
+            ExitCode.CONFIG,
+        ),
+        (
+            changed(GpuFacts(), load_error="none", asked={"NVIDIA_VISIBLE_DEVICES": "void"}),
+            "gpu.granted",
+            ExitCode.CONFIG,
+        ),
+        (
+            with_device(name="H100 MIG 1g.10gb", uuid=SLICE, mig=True, total_bytes=10 * GIB),
+            "gpu.mig",
+            ExitCode.HW_MISMATCH,
+        ),
+        (
+            with_board(refused(100), mig_enabled=True, mig_uuids=()),
+            "gpu.mig",
+            ExitCode.NODE_UNFIT,
+        ),
+        # the class
+        (
+            with_device(name="NVIDIA A100", capability=(8, 0)),
+            "gpu.capability",
+            ExitCode.HW_MISMATCH,
+        ),
+        (with_device(name="Tesla T4", capability=(7, 5)), "gpu.capability", ExitCode.HW_MISMATCH),
+        (with_device(name="NVIDIA GH200 480GB"), "gpu.capability", ExitCode.HW_MISMATCH),
+        (
+            with_device(capability=(7, 0)),
+            "gpu.architectures",
+            ExitCode.HW_MISMATCH,
+        ),
+        # memory and its users
+        (with_device(compute_mode=2), "gpu.compute_mode", ExitCode.NODE_UNFIT),
+        (with_device(context_error=46, free_bytes=None), "gpu.context", ExitCode.TEMPFAIL),
+        (with_device(context_error=2, free_bytes=None), "gpu.context", ExitCode.TEMPFAIL),
+        (with_device(context_error=214, free_bytes=None), "gpu.context", ExitCode.NODE_UNFIT),
+        (with_device(total_bytes=40 * GIB), "gpu.memory", ExitCode.HW_MISMATCH),
+        (with_device(free_bytes=200 * MIB), "gpu.memory", ExitCode.TEMPFAIL),
+        # the board
+        (with_nvml(refused(999), boards=(LOST,)), "gpu.lost", ExitCode.NODE_UNFIT),
+        (with_board(unread={"throttle": 15}), "gpu.lost", ExitCode.NODE_UNFIT),
+        (with_board(unread={"throttle": 16}), "gpu.lost", ExitCode.NODE_UNFIT),
+        (
+            with_nvml(refused(100), boards=(), n_devices=0),
+            "gpu.lost",
+            ExitCode.NODE_UNFIT,
+        ),
+        (with_board(fabric_status=999), "gpu.fabric", ExitCode.NODE_UNFIT),
+        (with_board(refused(802), fabric_state=2), "gpu.fabric", ExitCode.NODE_UNFIT),
+        (with_board(remap_pending=True), "gpu.row_remap", ExitCode.NODE_UNFIT),
+        (with_board(remap_failed=True), "gpu.row_remap", ExitCode.NODE_UNFIT),
+        (
+            with_board(refused(214), remap_pending=True),
+            "gpu.row_remap",
+            ExitCode.NODE_UNFIT,
+        ),
+        (with_board(V100_FACTS, retirement_pending=True), "gpu.retired_pages", ExitCode.NODE_UNFIT),
     ],
 )
 def test_what_is_wrong_is_found_by_its_check_with_its_code(
-    machine: Path, library: Path, fake: dict[str, str], check: str, code: ExitCode
+    facts: GpuFacts, check: str, code: ExitCode
 ) -> None:
-    assert failing(judge(probe(machine, library, fake)))[check] == code
+    hardware = "v100" if facts.devices and facts.devices[0].name == V100.name else "h100"
+    assert failing(judge(facts, hardware))[check] is code
 
 
-def test_no_context_is_made_where_a_device_may_be_somebody_elses(
-    machine: Path, library: Path
+@pytest.mark.parametrize(
+    ("facts", "first", "code"),
+    [
+        (refused(803, nvml=NvmlFacts(init_error=18)), "cuda_init", 69),
+        (with_nvml(refused(999), boards=(LOST,)), "cuda_init", 69),
+        (refused(802, waited_s=180.0), "cuda_init", 69),
+        (refused(35, driver="535.161.08", cuda_version=12020), "driver", 69),
+        (refused(100, device_files=(), nvml=NvmlFacts()), "device_files", 69),
+        (refused(34, libraries=(replace(LIBRARIES[0], kind="stub"),)), "libraries", 70),
+        (four(), "count", 78),
+        (with_device(name="NVIDIA A100-SXM4-80GB", capability=(8, 0)), "capability", 79),
+        (
+            with_device(name="Tesla T4", capability=(7, 5), total_bytes=15 * GIB),
+            "capability",
+            79,
+        ),
+        (with_device(uuid=SLICE, mig=True, total_bytes=10 * GIB), "mig", 79),
+        (with_board(refused(100), mig_enabled=True, mig_uuids=()), "cuda_init", 69),
+        (with_device(context_error=46, free_bytes=None), "context", 75),
+        (with_device(free_bytes=100 * MIB), "memory", 75),
+        (with_board(remap_pending=True), "row_remap", 69),
+        (with_device(compute_mode=2, context_error=46, free_bytes=None), "compute_mode", 69),
+    ],
+)
+def test_the_first_failing_check_and_the_exit_status_of_a_fault(
+    facts: GpuFacts, first: str, code: int
 ) -> None:
-    facts = probe(machine, library, {"FAKE_COUNT": "2", "FAKE_CONTEXT": "46"})
-    assert [(found.free_bytes, found.context_error) for found in facts.devices] == [(None, 0)] * 2
+    found = failing(judge(changed(facts, asked={})))
+    assert (next(iter(found)), int(worst(found.values()))) == (f"gpu.{first}", code)
 
 
-def test_memory_in_use_warns(machine: Path, library: Path) -> None:
-    said = judge(probe(machine, library, {"FAKE_USED_MIB": "9000"}))
-    assert said["gpu.memory"].status is Status.WARN
+@pytest.mark.parametrize(
+    ("facts", "check", "word"),
+    [
+        (with_device(free_bytes=70_000 * 10**6), "gpu.memory", "in use already"),
+        (with_board(ecc_uncorrected=3), "gpu.ecc", "3 uncorrectable"),
+        (with_board(V100_FACTS, retired_pages=61), "gpu.retired_pages", "61 retired"),
+        (with_board(throttle=0x40), "gpu.throttle", "hw_thermal_slowdown"),
+        (with_board(throttle=0x8C), "gpu.throttle", "hw_power_brake_slowdown"),
+        (with_board(fabric_state=2), "gpu.fabric", "in_progress"),
+        (
+            with_nvml(
+                library="",
+                call="",
+                init_error=None,
+                problem="libnvidia-ml.so.1 cannot be loaded: no such file",
+                boards=(),
+            ),
+            "gpu.nvml",
+            "cannot be loaded",
+        ),
+        (
+            with_nvml(n_devices=2, boards=(H100_BOARD, replace(LOST, index=1))),
+            "gpu.lost",
+            "another board",
+        ),
+        (changed(libraries=(IMAGES,)), "gpu.libraries", "works here"),
+        (changed(architectures=("compute_80",)), "gpu.architectures", "PTX"),
+    ],
+)
+def test_what_a_boot_can_live_with_only_warns(facts: GpuFacts, check: str, word: str) -> None:
+    said = judge(facts, "v100" if facts.devices[0].name == V100.name else "h100")
+    assert said[check].status is Status.WARN
+    assert word in said[check].reason
+    assert not failing(said)
 
 
-@pytest.mark.parametrize("code", [34, 100, 214, 802, 803, 804, 999, 12345])
-def test_an_error_of_the_driver_is_named_and_stops_there(
-    machine: Path, library: Path, code: int
-) -> None:
-    said = judge(probe(machine, library, {"FAKE_INIT": str(code)}))
-    finding = said["gpu.cuda_init"]
-    name = ERRORS[code][0] if code in ERRORS else "CUDA error 12345"
-    assert f"cuInit returned {code} {name}" == finding.reason
-    expected = Fault.INTERNAL if code == 34 else Fault.NODE_UNFIT
-    assert finding.fault is expected
-    skips = ("gpu.count", "gpu.capability", "gpu.memory")
-    assert {said[name].status for name in skips} == {Status.SKIP}
+@pytest.mark.parametrize(
+    "facts",
+    [
+        with_board(throttle=0x4),  # a power cap of the site's
+        with_board(power_limit_w=350.0),
+        with_board(pcie_width=4, pcie_generation=3),
+        with_board(persistence=False),
+        with_board(ecc_enabled=False, ecc_uncorrected=None, unread={"ecc_uncorrected": 3}),
+        with_board(compute_mode=3),
+        with_board(remapped_uncorrectable=2),
+        with_board(fabric_state=0, fabric_status=None),
+        with_device(name="NVIDIA H200", total_bytes=150 * 10**9, free_bytes=149 * 10**9),
+        with_device(name="NVIDIA H100 MIG 7g.80gb", uuid=SLICE, mig=True),
+        with_nvml(n_devices=2, boards=(H100_BOARD, BoardFacts(index=1, handle_error=4))),
+        changed(libraries=(replace(LIBRARIES[0], kind="compat", fits=False), LIBRARIES[1])),
+        changed(asked={"NVIDIA_VISIBLE_DEVICES": "all"}),
+        changed(asked={"NVIDIA_VISIBLE_DEVICES": "void"}),  # devices that came by CDI
+        changed(asked={"SLURM_JOB_GPUS": "0-3", "CUDA_VISIBLE_DEVICES": "0"}, visible="0"),
+        changed(
+            driver="535.161.08",
+            cuda_version=13000,
+            libraries=(replace(LIBRARIES[0], kind="compat"),),
+        ),
+    ],
+)
+def test_what_is_only_recorded_neither_fails_nor_warns(facts: GpuFacts) -> None:
+    statuses = {finding.status for finding in judge(facts).values()}
+    assert statuses <= {Status.PASS, Status.SKIP}
 
 
-def test_a_driver_that_hangs_is_left_at_the_deadline(machine: Path, library: Path) -> None:
-    began = time.monotonic()
-    said = judge(probe(machine, library, {"FAKE_HANG": "1"}, deadline_s=0.5))
-    assert time.monotonic() - began < 5
-    assert "no answer within 0.5 s" in said["gpu.cuda_init"].reason
-    assert failing(said)["gpu.cuda_init"] == ExitCode.NODE_UNFIT
-
-
-def test_without_device_files_and_library_nothing_is_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.probes.gpu.find_library", lambda _environ: "")
-    monkeypatch.setattr("subprocess.Popen", lambda *_a, **_k: pytest.fail("a child was started"))
-    began = time.monotonic()
-    facts = probe_gpu(plan_for("h100"), {}, devices=tmp_path, proc=tmp_path)
-    said = judge(facts)
-    assert time.monotonic() - began < 0.2
+def test_without_files_and_library_device_files_and_libcuda_fail_and_nothing_else() -> None:
+    said = judge(GpuFacts(load_error="libcuda.so.1 is nowhere in the loader's path"))
     codes = failing(said)
     assert list(codes) == ["gpu.device_files", "gpu.libcuda"]
-    assert worst(codes.values()) == ExitCode.NODE_UNFIT
+    assert worst(codes.values()) is ExitCode.NODE_UNFIT
     assert "--gpus" in said["gpu.device_files"].next_step
+    others = {found.status for name, found in said.items() if name not in codes}
+    assert others == {Status.PASS, Status.SKIP}  # the pass is of gpu.required
 
 
-def test_a_file_that_is_no_library_is_named(machine: Path, tmp_path: Path) -> None:
-    (tmp_path / "libcuda.so.1").touch()
-    said = judge(probe(machine, tmp_path))
-    assert said["gpu.libcuda"].status is Status.FAIL
-    assert said["gpu.cuda_init"].status is Status.SKIP
+def test_facts_of_nothing_pass_nothing() -> None:
+    passed = {name for name, found in judge(GpuFacts()).items() if found.status is Status.PASS}
+    assert passed == {"gpu.required"}
 
 
-def test_a_library_without_the_driver_api_is_named(machine: Path, tmp_path: Path) -> None:
-    libc = Path("/lib/x86_64-linux-gnu/libm.so.6")
-    (tmp_path / "libcuda.so.1").symlink_to(libc)
-    assert "not a CUDA driver library" in judge(probe(machine, tmp_path))["gpu.libcuda"].reason
+@pytest.mark.parametrize("number", [803, 302])
+def test_a_mismatch_is_the_images_where_the_image_brought_the_library(number: int) -> None:
+    ours = judge(refused(number, libraries=(IMAGES,)))["gpu.cuda_init"]
+    nodes = judge(refused(number))["gpu.cuda_init"]
+    assert (ours.fault, nodes.fault) == (Fault.INTERNAL, Fault.NODE_UNFIT)
+    assert IMAGES.path in ours.reason
+    assert "reboot" in nodes.next_step
 
 
-def test_a_missing_uvm_file_is_named_when_the_driver_fails(machine: Path, library: Path) -> None:
-    (machine / "dev/nvidia-uvm").unlink()
-    said = judge(probe(machine, library, {"FAKE_INIT": "999"}))
-    assert "/dev/nvidia-uvm" in said["gpu.device_files"].reason
-    assert judge(probe(machine, library))["gpu.device_files"].status is Status.PASS
+def test_the_same_holds_for_nvml() -> None:
+    brought = LibraryFile("libnvidia-ml.so.1", "/opt/libnvidia-ml.so.1", "image", "550", fits=False)
+    facts = with_nvml(init_error=18, boards=(), n_devices=None)
+    assert judge(facts)["gpu.nvml"].fault is Fault.NODE_UNFIT
+    assert judge(changed(facts, libraries=(brought,)))["gpu.nvml"].fault is Fault.INTERNAL
 
 
-@pytest.mark.parametrize(("text", "status"), [("535.161.08", Status.FAIL), (None, Status.SKIP)])
-def test_the_driver_is_judged_by_the_kernel_module(
-    machine: Path, library: Path, text: str | None, status: Status
+def test_a_refused_compat_library_is_named_and_the_step_takes_it_out() -> None:
+    compat = replace(LIBRARIES[0], kind="compat", path="/usr/local/cuda/compat/libcuda.so.1")
+    found = judge(refused(804, libraries=(compat,)))["gpu.cuda_init"]
+    assert compat.path in found.reason
+    assert "LD_LIBRARY_PATH" in found.next_step
+    assert found.fault is Fault.NODE_UNFIT
+
+
+def test_error_999_asks_for_the_uvm_file_only_where_it_is_missing() -> None:
+    without = judge(refused(999, device_files=("nvidia0", "nvidiactl")))["gpu.cuda_init"]
+    assert "nvidia-uvm" in without.next_step
+    assert "nvidia-uvm" not in judge(refused(999))["gpu.cuda_init"].next_step
+    lost = judge(with_nvml(refused(999), boards=(LOST,)))["gpu.cuda_init"]
+    assert "drain" in lost.next_step
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        refused(802),
+        refused(46),
+        refused(803, nvml=NvmlFacts(init_error=18)),
+        refused(100),  # with a board by NVML
+        refused(0, init_error=None, probe_problem="no answer within 9 s"),
+    ],
+)
+def test_no_missing_file_is_blamed_where_the_driver_is_there(facts: GpuFacts) -> None:
+    """Files may have other names than NVIDIA's, as where a test brings the driver."""
+    assert judge(changed(facts, device_files=()))["gpu.device_files"].status is Status.SKIP
+
+
+@pytest.mark.parametrize("number", [34, 100, 999])
+def test_a_missing_file_is_blamed_for_what_it_can_cause(number: int) -> None:
+    facts = refused(number, device_files=(), nvml=NvmlFacts())
+    assert judge(facts)["gpu.device_files"].status is Status.FAIL
+
+
+@pytest.mark.parametrize(("visible", "fault"), [("0", Fault.NODE_UNFIT), ("1", Fault.CONFIG)])
+def test_the_first_index_that_is_not_there_hides_everything(visible: str, fault: Fault) -> None:
+    assert judge(refused(100, visible=visible))["gpu.cuda_init"].fault is fault
+    only_files = refused(100, visible=visible, nvml=NvmlFacts())
+    assert judge(only_files)["gpu.cuda_init"].fault is fault
+
+
+@pytest.mark.parametrize(
+    "facts", [refused(802, visible=""), refused(802, libraries=(IMAGES,)), refused(46, visible="7")]
+)
+def test_what_another_number_says_is_no_matter_of_settings_or_image(facts: GpuFacts) -> None:
+    assert judge(facts)["gpu.cuda_init"].fault in {Fault.NODE_UNFIT, Fault.TEMPORARY}
+
+
+def test_a_compat_library_that_was_refused_makes_no_driver_new_enough() -> None:
+    compat = (replace(LIBRARIES[0], kind="compat"),)
+    facts = refused(804, driver="535.161.08", libraries=compat)
+    assert judge(facts)["gpu.driver"].status is Status.FAIL
+
+
+def test_void_beside_a_visible_device_without_a_file_grants_nothing_and_denies_nothing() -> None:
+    facts = changed(device_files=(), asked={"NVIDIA_VISIBLE_DEVICES": "void"})
+    assert judge(facts)["gpu.granted"].status is Status.SKIP
+
+
+def test_a_library_of_an_unknown_version_is_the_nodes() -> None:
+    unknown = replace(LIBRARIES[0], version="", fits=None)
+    assert judge(changed(libraries=(unknown,)))["gpu.libraries"].status is Status.PASS
+
+
+def test_no_device_beside_an_nvml_that_fails_gets_the_step_of_nvmls_number() -> None:
+    found = judge(with_nvml(refused(100), init_error=9, boards=(), n_devices=None))["gpu.cuda_init"]
+    assert "DRIVER_NOT_LOADED" in found.reason
+    assert "modprobe" in found.next_step
+
+
+def test_a_board_in_mig_mode_without_an_instance_is_told_how_to_get_one() -> None:
+    empty = with_board(refused(100), mig_enabled=True, mig_uuids=())
+    for facts in (empty, changed(empty, init_error=0, n_devices=0)):
+        said = judge(facts)
+        steps = {said[name].next_step for name in failing(said)}
+        assert all("nvidia-smi mig" in step for step in steps)
+
+
+def test_the_call_that_hangs_is_named_once() -> None:
+    hung = changed(init_error=None, devices=(), call="cuInit")
+    for problem in ("no answer within 3 s", "no answer within 3 s (in cuInit)"):
+        found = judge(changed(hung, probe_problem=problem))["gpu.cuda_init"]
+        assert found.reason.count("cuInit") == 1
+
+
+def test_how_long_a_driver_was_waited_for_is_told() -> None:
+    assert "180 s" in judge(refused(802, waited_s=180.0))["gpu.cuda_init"].reason
+    assert "3 s" in judge(changed(waited_s=3.2))["gpu.cuda_init"].reason
+
+
+def test_both_ways_out_of_several_devices_and_what_was_asked_are_named() -> None:
+    found = judge(changed(four(), asked={"NVIDIA_VISIBLE_DEVICES": "all"}))["gpu.count"]
+    assert "--gpus device=0" in found.next_step
+    assert "CUDA_VISIBLE_DEVICES" in found.next_step
+    assert UUID in found.next_step
+    assert "NVIDIA_VISIBLE_DEVICES=all" in found.actual
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        ({"SLURM_JOB_GPUS": "2"}, Status.FAIL),
+        ({"SLURM_JOB_GPUS": "0-3"}, Status.PASS),
+        ({"SLURM_JOB_GPUS": "0-3", "SLURM_STEP_GPUS": "1"}, Status.FAIL),
+        ({"NVIDIA_VISIBLE_DEVICES": "0,1"}, Status.FAIL),
+        ({"NVIDIA_VISIBLE_DEVICES": "0,1,2,3"}, Status.PASS),
+        ({"NVIDIA_VISIBLE_DEVICES": "all"}, Status.SKIP),
+        ({"NVIDIA_VISIBLE_DEVICES": "nvidia.com/gpu=all"}, Status.SKIP),
+        ({}, Status.SKIP),
+    ],
+)
+def test_four_visible_devices_against_what_was_granted(
+    asked: dict[str, str], status: Status
 ) -> None:
-    path = machine / "proc/driver/nvidia/version"
-    path.write_text(f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {text}  Thu\n")
-    if text is None:
-        path.unlink()
-    assert judge(probe(machine, library))["gpu.driver"].status is status
+    assert judge(changed(four(), asked=asked))["gpu.granted"].status is status
 
 
-def test_a_rehearsal_looks_at_nothing_and_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("granted", "status"),
+    [
+        (UUID, Status.PASS),
+        (UUID.upper().replace("GPU-", "GPU-"), Status.PASS),
+        (UUID[:12], Status.PASS),  # cut short, as CUDA and the toolkit allow
+        (f"{OTHER_UUID},{UUID}", Status.PASS),
+        (SLICE, Status.PASS),
+        (f"MIG-{UUID}/1/0", Status.PASS),
+        (OTHER_UUID, Status.FAIL),
+        ("MIG-bbbbbbbb-2222-3333-4444-555555555555", Status.FAIL),
+    ],
+)
+def test_a_slice_is_granted_by_its_name_or_its_boards(granted: str, status: Status) -> None:
+    facts = with_device(uuid=SLICE, board_uuid=UUID, mig=True)
+    facts = changed(facts, asked={"NVIDIA_VISIBLE_DEVICES": granted})
+    assert judge(facts)["gpu.granted"].status is status
+
+
+def test_who_holds_the_memory_is_named_largest_first() -> None:
+    users = (GpuProcess(7, 2 * GIB), GpuProcess(8, 60 * GIB, "python"), GpuProcess(9))
+    facts = with_board(with_device(free_bytes=200 * MIB), processes=users)
+    reason = judge(facts)["gpu.memory"].reason
+    assert reason.index("python (the host's pid 8, 60.0 GiB)") < reason.index("pid 7, 2.0 GiB")
+
+
+def test_free_memory_of_a_slice_is_never_read_off_its_board() -> None:
+    without = with_device(free_bytes=None)
+    assert judge(without)["gpu.memory"].status is Status.PASS
+    of_slice = judge(with_device(without, mig=True, uuid=SLICE))["gpu.memory"]
+    assert of_slice.status is Status.SKIP
+
+
+@pytest.mark.parametrize(
+    ("field", "check"),
+    [
+        ("remap_pending remap_failed", "gpu.row_remap"),
+        ("fabric_state", "gpu.fabric"),
+        ("throttle", "gpu.throttle"),
+        ("ecc_uncorrected", "gpu.ecc"),
+        ("pcie_width pcie_generation", "gpu.link"),
+    ],
+)
+def test_what_nvml_refuses_is_skipped_with_its_error(field: str, check: str) -> None:
+    fields = field.split()
+    facts = with_board(FACTS, **dict.fromkeys(fields), unread=dict.fromkeys(fields, 3))
+    found = judge(facts)[check]
+    assert found.status is Status.SKIP
+    assert "3 NVML_ERROR_NOT_SUPPORTED" in found.reason
+
+
+def test_without_nvml_health_is_skipped_with_why_and_never_passed() -> None:
+    health = {"gpu.row_remap", "gpu.retired_pages", "gpu.ecc", "gpu.fabric", "gpu.throttle"}
+    health |= {"gpu.link", "gpu.lost"}
+    said = judge(changed(nvml=NvmlFacts(problem="libnvidia-ml.so.1 cannot be loaded: x")))
+    assert {said[name].status for name in health} == {Status.SKIP}
+    assert all("cannot be loaded" in said[name].reason for name in health)
+
+
+def test_the_capabilities_that_the_launcher_left_out_are_named() -> None:
+    nvml = NvmlFacts(problem="libnvidia-ml.so.1 cannot be loaded: x")
+    asked = {"NVIDIA_DRIVER_CAPABILITIES": "compute"}
+    assert "lacks utility" in judge(changed(nvml=nvml, asked=asked))["gpu.nvml"].reason
+
+
+def test_health_is_the_visible_boards_own_and_not_its_neighbours() -> None:
+    neighbour = replace(
+        H100_BOARD, index=0, uuid=OTHER_UUID, pci="00000000:18:00.0", remap_pending=True
+    )
+    facts = with_nvml(n_devices=2, boards=(neighbour, replace(H100_BOARD, index=1)))
+    assert judge(facts)["gpu.row_remap"].status is Status.PASS
+    strange = judge(with_nvml(boards=(neighbour,)))["gpu.row_remap"]
+    assert (strange.status, UUID in strange.reason) == (Status.SKIP, True)
+
+
+def test_a_board_is_found_by_its_pci_id_where_the_uuid_is_a_slices() -> None:
+    facts = with_board(with_device(uuid=SLICE, board_uuid="", mig=True), remap_pending=True)
+    assert judge(facts)["gpu.row_remap"].status is Status.FAIL
+
+
+@pytest.mark.parametrize(
+    ("facts", "status"),
+    [
+        (changed(driver="", nvml=NvmlFacts()), Status.SKIP),
+        (changed(driver=""), Status.PASS),  # NVML tells it
+        (changed(driver="garbage", nvml=NvmlFacts()), Status.SKIP),
+        (changed(driver="579.99"), Status.FAIL),
+        (changed(driver="590.1"), Status.PASS),
+    ],
+)
+def test_the_drivers_version_is_judged_where_anything_tells_it(
+    facts: GpuFacts, status: Status
+) -> None:
+    assert judge(facts)["gpu.driver"].status is status
+
+
+@pytest.mark.parametrize(
+    ("versions", "cuda", "status"),
+    [
+        ({"nvidia-cuda-runtime": "13.0.96"}, 12040, Status.FAIL),
+        ({"nvidia-cuda-runtime-cu12": "12.6.77"}, 12040, Status.PASS),
+        ({"torch": "2.10.0+cu130"}, 12080, Status.FAIL),
+        ({"torch": "2.10.0"}, 11000, Status.PASS),
+    ],
+)
+def test_the_drivers_cuda_is_compared_with_the_images(
+    versions: dict[str, str], cuda: int, status: Status
+) -> None:
+    plan = replace(plan_for("h100"), baked=Baked("x", versions, ("sm_90",), 580))
+    found = findings(CHECKS, changed(cuda_version=cuda), plan)["gpu.driver"]
+    assert found.status is status
+
+
+def test_an_image_may_ask_for_a_newer_driver_than_its_profile() -> None:
+    plan = replace(plan_for("v100"), baked=Baked("x", {}, (), 590))
+    found = findings(CHECKS, V100_FACTS, plan)["gpu.driver"]
+    assert (found.status, found.expected) == (Status.FAIL, "driver 590 or newer")
+
+
+def test_a_near_miss_is_named_with_the_image_that_fits() -> None:
+    found = judge(with_device(name="Tesla V100", capability=(7, 0)))["gpu.capability"]
+    assert "profile v100" in found.next_step
+    assert "Volta" in found.reason
+    assert "H200" in judge(with_device(name="NVIDIA H200"))["gpu.capability"].reason
+
+
+def test_a_rehearsal_looks_at_nothing_and_says_so() -> None:
     plan = plan_for("cpu")
-    facts = probe_gpu(plan, {}, devices=tmp_path / "absent")
-    assert facts == GpuFacts()
-    (only,) = findings(checks_for(plan), facts, plan).values()
+    (only,) = findings(checks_for(plan), GpuFacts(), plan).values()
     assert (only.status, only.reason) == (Status.SKIP, "profile cpu needs no device")
 
 
-def test_the_library_is_found_where_the_loader_looks(library: Path) -> None:
-    environ = {"LD_LIBRARY_PATH": f"/nowhere:{library}"}
-    assert find_library(environ) == str(library / "libcuda.so.1")
+def test_every_judge_of_every_family_is_listed_under_its_own_name() -> None:
+    """The families' modules begin with an underscore, where the general test does not look."""
+    written: set[str] = set()
+    for found in pkgutil.iter_modules(app.checks.__path__):
+        if found.name.startswith("_gpu_"):
+            module = importlib.import_module(f"app.checks.{found.name}")
+            written |= {
+                name
+                for name, function in vars(module).items()
+                if inspect.isfunction(function)
+                and function.__module__ == module.__name__
+                and not name.startswith("_")
+                and str(inspect.signature(function).return_annotation) == "Finding"
+                and len(inspect.signature(function).parameters) == 2
+                and "Plan" in str(inspect.signature(function))
+            }
+    assert {f"gpu.{name}" for name in written} == {check.id for check in CHECKS} - {"gpu.required"}
+    assert all(check.cause and check.fix for check in CHECKS)

@@ -4,46 +4,54 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from app.probes import gpu_use_child
 from app.probes.gpu_use import GpuUse, Use
+from tests import fake_driver
+from tests.fake_driver import Device, Scenario
 
 ROOT = Path(__file__).resolve().parent.parent
 GIB = 1024**3
 PERIOD_S = 0.1
 PATIENCE_S = 20.0  # for a process to start on a busy machine
 
-Start = Callable[[Mapping[str, str]], GpuUse]
+Start = Callable[..., GpuUse]
 
 
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the fake NVML."""
-    if shutil.which("gcc") is None:
-        pytest.skip("needs gcc")
-    folder = tmp_path_factory.mktemp("nvml")
-    source, target = ROOT / "tests" / "fake_nvml.c", folder / "libnvidia-ml.so.1"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-Wall", "-o", target, source], check=True)
-    return folder
+def driver(n: int = 1, *, last: int = 0, **changes: Any) -> Scenario:
+    """Device i is GPU-i and its slice MIG-i, with i + 1 GiB in use and 10 * (i + 1) % busy.
+
+    `last`: NVML's number for the handle of the last one alone, the others are ours.
+    """
+    devices = [
+        Device(
+            "a card", 9, 0, 80 * GIB, uuid=f"GPU-{index}", mig_uuid=f"MIG-{index}",
+            used=(index + 1) * GIB, reserved=0, busy=10 * (index + 1),
+            errors={"nvmlDeviceGetHandleByIndex_v2": last if index == n - 1 else 0},
+        )
+        for index in range(n)
+    ]  # fmt: skip
+    return Scenario("use", tuple(devices), **changes)
 
 
 @pytest.fixture
-def start(library: Path) -> Iterator[Start]:
-    """Start a sampler over the fake NVML; it ends with the test."""
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start a sampler over a fake NVML; it ends with the test."""
     started: list[GpuUse] = []
 
-    def starting(fake: Mapping[str, str]) -> GpuUse:
-        started.append(GpuUse({"LD_LIBRARY_PATH": str(library), **fake}, PERIOD_S))
+    def starting(scenario: Scenario | None = None, **more: str) -> GpuUse:
+        environ = fake_driver.environ(scenario or driver(), tmp_path)
+        started.append(GpuUse(environ | more, PERIOD_S))
         return started[-1]
 
     yield starting
@@ -95,13 +103,13 @@ def printing(code: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> GpuU
 
 
 def test_figures_are_sums_and_the_busiest_device(start: Start) -> None:
-    found = first(start({"FAKE_COUNT": "3"}))
+    found = first(start(driver(3)))
     assert (found.memory_bytes, found.busy_percent) == (6 * GIB, 30)
     assert 0 <= found.age_s < PATIENCE_S
 
 
 def test_new_figures_keep_coming(start: Start) -> None:
-    use = start({})
+    use = start()
     began = time.monotonic()
     asked: set[float] = set()
 
@@ -129,53 +137,53 @@ def test_new_figures_keep_coming(start: Start) -> None:
 def test_visible_devices_count_where_they_are_named_in_full(
     start: Start, visible: str, memory: int
 ) -> None:
-    found = first(start({"FAKE_COUNT": "3", "CUDA_VISIBLE_DEVICES": visible}))
+    found = first(start(driver(3), CUDA_VISIBLE_DEVICES=visible))
     assert found.memory_bytes == memory
 
 
 def test_a_device_that_the_control_group_keeps_from_us_does_not_count(start: Start) -> None:
-    found = first(start({"FAKE_COUNT": "3", "FAKE_GET": "4"}))
+    found = first(start(driver(3, last=4)))
     assert (found.memory_bytes, found.busy_percent) == (3 * GIB, 20)
 
 
 def test_a_lost_device_leaves_no_sum_and_is_named(start: Start) -> None:
-    use = start({"FAKE_COUNT": "3", "FAKE_GET": "15"})
+    use = start(driver(3, last=15))
     found = first(use)
     assert (found.memory_bytes, found.busy_percent) == (None, 20)
     assert use.problem == "handle: NVMLError_GpuIsLost"
 
 
 def test_a_mig_slice_has_memory_and_no_utilisation(start: Start) -> None:
-    use = start({"FAKE_BUSY": "3", "CUDA_VISIBLE_DEVICES": "MIG-0"})
+    use = start(driver(), CUDA_VISIBLE_DEVICES="MIG-0")
     found = first(use)
     assert (found.memory_bytes, found.busy_percent) == (GIB, None)
     assert use.problem == "busy: NVMLError_NotSupported"
 
 
 def test_an_error_without_a_name_keeps_its_number(start: Start) -> None:
-    use = start({"FAKE_MEMORY": "12345"})
+    use = start(driver(errors={"nvmlDeviceGetMemoryInfo": 12345}))
     found = first(use)
     assert (found.memory_bytes, found.busy_percent) == (None, 10)
     assert use.problem == "memory: NVML error 12345"
 
 
 def test_no_device_at_all_is_no_figure(start: Start) -> None:
-    found = first(start({"FAKE_COUNT": "0"}))
+    found = first(start(driver(0)))
     assert (found.memory_bytes, found.busy_percent) == (None, None)
 
 
 @pytest.mark.parametrize(
-    ("fake", "said"),
+    ("code", "more", "said"),
     [
-        ({"FAKE_INIT": "9"}, "nvmlInit: NVMLError_DriverNotLoaded"),
-        ({"FAKE_INIT": "18"}, "nvmlInit: NVMLError_LibRmVersionMismatch"),
-        ({"LD_LIBRARY_PATH": "/nowhere"}, "nvmlInit: NVMLError_LibraryNotFound"),
+        (9, {}, "nvmlInit: NVMLError_DriverNotLoaded"),
+        (18, {}, "nvmlInit: NVMLError_LibRmVersionMismatch"),
+        (0, {"LD_LIBRARY_PATH": "/nowhere"}, "nvmlInit: NVMLError_LibraryNotFound"),
     ],
 )
 def test_without_nvml_the_process_says_why_and_ends(
-    start: Start, fake: dict[str, str], said: str
+    start: Start, code: int, more: dict[str, str], said: str
 ) -> None:
-    use = start(fake)
+    use = start(driver(errors={"nvmlInitWithFlags": code}), **more)
     assert problem(use) == said
     assert use.latest() is None
     assert use.pid is not None
@@ -185,12 +193,12 @@ def test_without_nvml_the_process_says_why_and_ends(
 
 def test_a_library_that_is_not_nvml_is_told(start: Start, tmp_path: Path) -> None:
     (tmp_path / "libnvidia-ml.so.1").symlink_to("/lib/x86_64-linux-gnu/libm.so.6")
-    use = start({"LD_LIBRARY_PATH": str(tmp_path)})
+    use = start(LD_LIBRARY_PATH=str(tmp_path))
     assert problem(use) == "nvmlInit: NVMLError_FunctionNotFound"
 
 
 def test_nvml_that_hangs_from_the_start_gives_nothing_and_is_killed(start: Start) -> None:
-    use = start({"FAKE_HANG": "init"})
+    use = start(driver(hang="nvmlInitWithFlags"))
     time.sleep(0.5)
     began = time.monotonic()
     assert use.latest() is None
@@ -202,9 +210,9 @@ def test_nvml_that_hangs_from_the_start_gives_nothing_and_is_killed(start: Start
     assert not psutil.pid_exists(use.pid)
 
 
-@pytest.mark.parametrize("call", ["memory", "busy"])
+@pytest.mark.parametrize("call", ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUtilizationRates"])
 def test_nvml_that_hangs_later_gives_older_figures_and_then_none(start: Start, call: str) -> None:
-    use = start({"FAKE_HANG": call, "FAKE_AFTER": "10"})
+    use = start(driver(hang=call, after=10))
     first(use)
     oldest = 0.0
 
@@ -221,21 +229,21 @@ def test_nvml_that_hangs_later_gives_older_figures_and_then_none(start: Start, c
 
 
 @pytest.mark.parametrize(
-    "fake", [{"FAKE_CRASH": "init"}, {"FAKE_CRASH": "busy", "FAKE_AFTER": "2"}]
+    ("call", "after"), [("nvmlInitWithFlags", 0), ("nvmlDeviceGetUtilizationRates", 2)]
 )
-def test_nvml_that_crashes_takes_its_process_alone(start: Start, fake: dict[str, str]) -> None:
-    use = start(fake)
+def test_nvml_that_crashes_takes_its_process_alone(start: Start, call: str, after: int) -> None:
+    use = start(driver(crash=call, after=after))
     until(lambda: use.latest() is None and "signal" in use.problem)
     assert use.problem == "the sampling process died of signal SIGSEGV"
 
 
 def test_what_the_library_prints_does_no_harm(start: Start) -> None:
-    found = first(start({"FAKE_PRINT": 'nvml: warning\n{"at": 0}\n[[\n'}))
+    found = first(start(driver(printed='nvml: warning\n{"at": 0}\n[[\n')))
     assert (found.memory_bytes, found.busy_percent) == (GIB, 10)
 
 
 def test_the_process_leads_a_group_and_ends_with_it(start: Start) -> None:
-    use = start({})
+    use = start()
     first(use)
     assert use.pid is not None
     assert os.getpgid(use.pid) == use.pid
@@ -247,10 +255,11 @@ def test_the_process_leads_a_group_and_ends_with_it(start: Start) -> None:
     assert use.problem == ""
 
 
-def test_it_dies_with_its_parent(library: Path) -> None:
+def test_it_dies_with_its_parent(tmp_path: Path) -> None:
+    environ = fake_driver.environ(driver(), tmp_path)
     code = (
         "import sys, time; from app.probes.gpu_use import GpuUse\n"
-        f"use = GpuUse({{'LD_LIBRARY_PATH': {str(library)!r}}}, {PERIOD_S})\n"
+        f"use = GpuUse({environ!r}, {PERIOD_S})\n"
         "while not use.latest(): time.sleep(0.01)\n"
         "print(use.pid, flush=True); sys.stdin.read()"
     )

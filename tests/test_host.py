@@ -14,9 +14,12 @@ import pytest
 from app.checks.host import CHECKS
 from app.facts.host import CacheFolders, Folder, FolderFacts, HostFacts, MemoryFacts, cache_folders
 from app.facts.job_target import JobTargetFacts
+from app.facts.node import AccountFacts, ClockFacts, LimitFacts
 from app.outcome import Fault, Status
-from app.probes.host import probe_folder, probe_host, write_through
+from app.probes.folders import probe_folder, write_through
+from app.probes.host import probe_host
 from app.probes.memory import probe_memory
+from app.probes.mounts import Mount, kind_of, mounts
 from app.profiles import CPU, GIB, H100, V100
 from tests.fakes_preflight import findings, plan_for
 
@@ -32,10 +35,12 @@ def test_a_usable_node_passes_and_nothing_is_left_behind(tmp_path: Path) -> None
     plan = plan_for(report_dir=tmp_path / "deep" / "reports")
     facts = probe_host(plan, environment(tmp_path))
     said = findings(CHECKS, facts, plan)
-    assert said.pop("host.job").status is Status.SKIP
-    assert {finding.status for finding in said.values()} == {Status.PASS}
+    bad = {Status.FAIL, Status.ERROR, Status.WARN}
+    assert not [name for name, finding in said.items() if finding.status in bad]
+    assert said["host.job"].status is Status.SKIP
+    assert said["host.report_dir"].status is said["host.caches_writable"].status is Status.PASS
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert facts.uid == os.getuid()
+    assert facts.account.uid == os.getuid()
     assert facts.memory.total_bytes
 
 
@@ -47,7 +52,8 @@ def in_child_as_uid(code: str, uid: int = 54321) -> str:
     modules = (
         "import os; from pathlib import Path; from app.checks.host import CHECKS; "
         "from app.facts.host import cache_folders; "
-        "from app.probes.host import probe_folder, probe_host; from app.profiles import CPU; "
+        "from app.probes.folders import probe_folder; from app.probes.host import probe_host; "
+        "from app.profiles import CPU; "
         "from tests.fakes_preflight import plan_for"
     )
     script = f"{modules}; os.setgid({uid}); os.setuid({uid}); {code}"
@@ -67,7 +73,7 @@ def test_a_foreign_uid_without_account_is_told_what_it_cannot_write() -> None:
     out = in_child_as_uid(
         "plan = plan_for(report_dir=Path('/root-only-reports')); "
         "facts = probe_host(plan, {'HOME': '/'}); "
-        "print(facts.uid, facts.report.errno, "
+        "print(facts.account.uid, facts.report.errno, "
         "[c.judge(facts, plan).status.value for c in CHECKS[:2]], "
         "[f.folder.path for f in facts.caches if f.problem][0])"
     )
@@ -82,17 +88,58 @@ def test_without_home_and_account_the_literal_tilde_is_a_fault() -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of 8 KiB."""
+def a_tmpfs(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """A small disk of its own, with these options."""
     place = tmp_path / "small"
     place.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", str(place)], check=False
-    )
-    if done.returncode:
-        pytest.skip("mounting a tmpfs is not allowed here")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+
+    def mounted(options: str) -> Path:
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)], check=False
+        )
+        if done.returncode:
+            pytest.skip("mounting a tmpfs is not allowed here")
+        return place
+
+    yield mounted
+    if place.is_mount():
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.fixture
+def small_disk(a_tmpfs: Callable[[str], Path]) -> Path:
+    """A tmpfs of 8 KiB."""
+    return a_tmpfs("size=8k")
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can mount")
+def test_a_mount_with_noexec_fails_where_code_is_generated(
+    a_tmpfs: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """A shared object there is refused, as the loader refuses it; a rehearsal loads none."""
+    place = a_tmpfs("noexec")
+    bad = probe_folder(Folder("Triton's kernels", str(place), "TRITON_CACHE_DIR"))
+    good = probe_folder(Folder("Triton's kernels", str(tmp_path), "TRITON_CACHE_DIR"))
+    assert (bad.problem, bad.executable, good.executable) == ("", False, True)
+    subprocess.run(["gcc", "-shared", "-x", "c", "-o", place / "a.so", "/dev/null"], check=True)
+    code = f"import ctypes; ctypes.CDLL({str(place / 'a.so')!r})"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert loaded.returncode
+    assert b"failed to map segment" in loaded.stderr
+    facts = facts_with(caches=(bad,))
+    found = findings(CHECKS, facts, plan_for("v100"))["host.caches_executable"]
+    assert found.status is Status.FAIL
+    assert "TRITON_CACHE_DIR" in found.next_step
+    said = findings(CHECKS, facts, plan_for("cpu"))
+    assert said["host.caches_executable"].status is Status.SKIP
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can mount")
+def test_a_disk_without_inodes_cannot_be_written(a_tmpfs: Callable[[str], Path]) -> None:
+    place = a_tmpfs("size=1m,nr_inodes=1")
+    found = probe_folder(Folder("cache", str(place), "HF_HOME"))
+    assert (found.errno, found.free_inodes) == (errno.ENOSPC, 0)
+    assert found.free_bytes
 
 
 @pytest.mark.skipif(not ROOT, reason="only root can mount")
@@ -180,8 +227,9 @@ def facts_with(
     good = FolderFacts(Folder("cache", "/x", "X"), free_bytes=100 * GIB, total_bytes=200 * GIB)
     return HostFacts(
         hostname="node",
-        uid=1,
-        n_cpus=2,
+        account=AccountFacts(1),
+        limits=LimitFacts(2),
+        clock=ClockFacts(2.0, 1.0, "a file"),
         report=report or good,
         caches=caches or (good,),
         memory=memory or MemoryFacts(GIB, GIB),
@@ -192,8 +240,71 @@ def facts_with(
 def test_little_room_warns_by_what_the_profile_needs() -> None:
     low = FolderFacts(Folder("hub", "/hub", "HF_HOME"), free_bytes=5 * GIB)
     facts = facts_with(caches=(low,))
-    assert findings(CHECKS, facts, plan_for("h100"))["host.disk"].status is Status.WARN
+    hub = plan_for("h100", model="org/model")
+    assert findings(CHECKS, facts, hub)["host.disk"].status is Status.WARN
     assert findings(CHECKS, facts, plan_for("cpu"))["host.disk"].status is Status.PASS
+    for plan in (
+        plan_for("h100", model="/models/own"),
+        plan_for("h100", model="org/model", download="never"),
+    ):
+        assert findings(CHECKS, facts, plan)["host.disk"].status is Status.PASS
+
+
+def on_a_disk(device: int, purpose: str, free: int) -> FolderFacts:
+    return FolderFacts(Folder(purpose, f"/{purpose}", "X"), free_bytes=free, device=device)
+
+
+def test_folders_of_one_disk_share_its_room() -> None:
+    """12.5 GiB hold the model, or the generated code and another GiB, but not both."""
+    plan = plan_for("h100", model="org/model")
+    free = 12 * GIB + GIB // 2
+    apart = facts_with(caches=(on_a_disk(1, "hub", free), on_a_disk(2, "code", free)))
+    shared = facts_with(caches=(on_a_disk(1, "hub", free), on_a_disk(1, "code", free)))
+    assert findings(CHECKS, apart, plan)["host.disk"].status is Status.PASS
+    found = findings(CHECKS, shared, plan)["host.disk"]
+    assert found.status is Status.WARN
+    assert "13.0 GiB on the disk of hub, code" in found.expected
+
+
+def test_a_fuse_mount_that_reports_nothing_free_is_told_as_such() -> None:
+    fuse = FolderFacts(Folder("hub", "/h", "HF_HOME"), free_bytes=0, file_system="fuse.gcsfuse")
+    found = findings(CHECKS, facts_with(caches=(fuse,)), plan_for("h100"))["host.disk"]
+    assert found.status is Status.WARN
+    assert "fuse.gcsfuse" in found.reason
+    assert fuse.on_network
+
+
+def test_few_inodes_are_named_where_bytes_abound() -> None:
+    few = FolderFacts(Folder("hub", "/h", "HF_HOME"), free_bytes=100 * GIB, free_inodes=3)
+    found = findings(CHECKS, facts_with(caches=(few,)), plan_for())["host.disk"]
+    assert found.status is Status.WARN
+    assert "only 3 more files" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(None, Status.PASS), (errno.ENOSYS, Status.PASS), (errno.ENOLCK, Status.WARN)],
+)
+def test_a_hub_cache_without_locks_warns_unless_its_client_has_another_way(
+    number: int | None, status: Status
+) -> None:
+    hub = FolderFacts(Folder("hub", "/h", "HF_HOME"), file_system="nfs", lock_errno=number)
+    assert (
+        findings(CHECKS, facts_with(caches=(hub,)), plan_for())["host.cache_locks"].status is status
+    )
+
+
+def test_the_longest_mount_counts_and_of_those_the_last() -> None:
+    table = (Mount("/", "overlay"), Mount("/a", "ext4"), Mount("/a/b", "nfs"), Mount("/a/b", "xfs"))
+    places = {"/a/b/c": "xfs", "/a/b": "xfs", "/a/bc": "ext4", "/x": "overlay"}
+    assert {place: kind_of(Path(place), table) for place in places} == places
+    assert kind_of(Path("/x"), ()) == ""
+
+
+def test_this_machines_own_mounts_are_read() -> None:
+    table = mounts(Path("/proc"))
+    assert kind_of(Path("/proc/self"), table) == "proc"
+    assert probe_folder(Folder("temporary", "/tmp", "TMPDIR"), table).file_system  # noqa: S108
 
 
 def test_unknown_room_and_memory_are_skipped_never_passed() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.engine import layers
+from app.facts import layers
 from app.facts.adapter import ComponentT, KindT
 
 PLACES: list[tuple[str, ComponentT, KindT]] = [

@@ -10,7 +10,7 @@ import pytest
 from app.checks import load
 from app.config import ModelRequest
 from app.engine import packed
-from app.engine.layers import component, kind
+from app.facts.layers import component, kind
 from app.facts.load import LoadFacts
 from app.outcome import Fault, Status
 from app.plan import Plan

@@ -40,7 +40,13 @@ def test_every_refused_name_is_read_by_the_locked_unsloth() -> None:
     assert not [name for name in REFUSED if f'"{name}"' not in text]
 
 
-@pytest.mark.parametrize("name", ["WORLD_SIZE", "SLURM_STEP_NUM_TASKS"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("WORLD_SIZE", "SLURM_STEP_NUM_TASKS"),
+        *("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"),
+    ],
+)
 def test_several_ranks_are_an_error_in_words(name: str) -> None:
     assert not inherited_problems({name: "1"})
     (problem,) = inherited_problems({name: "2"})
@@ -61,6 +67,23 @@ def test_arrays_are_not_ranks() -> None:
         ("HF_HUB_DOWNLOAD_TIMEOUT", ["10"], ["", "30s", "0", "-1"]),
         ("LOCAL_RANK", ["0", "-1"], ["", "x", "0.0"]),
         ("HF_HUB_OFFLINE", ["", "1", "true", "OFF"], ["2", "t", "offline", "1 "]),
+        ("HF_DATASETS_IN_MEMORY_MAX_SIZE", ["0", "1e9", " 2.5 "], ["", "x", "1GB"]),
+        ("USE_TORCH_XLA", ["1", "f", "No"], ["", "maybe", "2"]),
+        ("ACCELERATE_USE_CPU", ["true", "0"], ["", "maybe"]),
+        ("ACCELERATE_DEBUG_MODE", ["true", "0"], ["", "maybe"]),
+        ("ACCELERATE_MIXED_PRECISION", ["", "no", "BF16", "fp8"], ["half", "bfloat16", "16"]),
+        ("TORCHINDUCTOR_COMPILE_THREADS", ["1", " 8 "], ["", "abc", "1.5"]),
+        ("TORCHDYNAMO_REPRO_LEVEL", ["2"], ["x"]),
+        ("TORCH_DISTRIBUTED_DEBUG", ["OFF", "info", "DETAIL"], ["", "garbage", "1"]),
+        ("PYTHONOPTIMIZE", ["", "0", "1", "x", "2x", "-3"], ["2", "3", " 2", "02", "+2"]),
+        (
+            "PYTORCH_CUDA_ALLOC_CONF",
+            [
+                *("", " ", "a:b", "a:b,", "a:b,,c:d", ",a:b", "max_split_size_mb: 128, x:y"),
+                "roundup_power2_divisions:[256:1,512:2],expandable_segments:True",
+            ],
+            ["garbage", "a=b", "a:b;c:d", "a:b,c", "a:", ":b", "a:b:c", "a:[b:c", "garbage,"],
+        ),
     ],
 )
 def test_wrong_types_that_imports_die_of_are_named(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from app.checks._quant_options import bad_options, compute_note, skipped_and_packed
 from app.checks._quant_state import state_offenders
 from app.facts.checkpoint import CheckpointFacts, incomplete_packing
 from app.facts.words import listed, one_line
@@ -13,6 +14,9 @@ from app.plan import Plan
 
 _FETCH_WEIGHTS = "fetch the weights of one revision again, or pack the 16-bit model anew"
 _REHEARSAL = "rehearsal:"
+_UNQUANTISED = (
+    "name the unquantised model (it is packed to nf4 while it loads) or its -bnb-4bit form"
+)
 _PACKING = (
     "beside every packed weight absmax, quant_map, exactly one nf4 quant state, and the nested "
     "pair where the scales are quantised too"
@@ -32,15 +36,33 @@ def quantization(facts: CheckpointFacts, plan: Plan) -> Finding:
             next_step="fetch config.json of the same revision again",
         )
     found = facts.quantization_config
-    wrong = _wrong_method(found, plan)
-    return wrong or _packing(facts, found) or _packed_or_not(facts, plan)
+    wrong = _hidden(facts) or _wrong_method(found, plan) or bad_options(found, facts)
+    return wrong or _packing(facts, found) or skipped_and_packed(facts) or _good(facts, plan)
 
 
-def _packed_or_not(facts: CheckpointFacts, plan: Plan) -> Finding:
+def _good(facts: CheckpointFacts, plan: Plan) -> Finding:
     if facts.packed:
-        return passed(f"{len(facts.packed)} weights are packed as nf4", expected=_PACKING)
+        note = compute_note(facts, plan)
+        return passed(f"{len(facts.packed)} weights are packed as nf4{note}", expected=_PACKING)
     how = "packed to nf4 while they load" if plan.request.load_in_4bit else "loaded as they are"
     return passed(f"the weights are not packed, and are {how}")
+
+
+def _hidden(facts: CheckpointFacts) -> Finding | None:
+    """A method that stands where loaders do not look: the weights would be taken for plain ones."""
+    text = facts.config.get("text_config")
+    places = [(text, "text_config.quantization_config")] if isinstance(text, Mapping) else []
+    for table, place in (*places, (facts.config, "compression_config")):
+        inner = table.get(place.rpartition(".")[2])
+        if facts.quantization_config is None and isinstance(inner, Mapping) and inner:
+            method = one_line(str(inner.get("quant_method", "a method without a name")), 60)
+            return failed(
+                f"config.json's {place} says {method}, where the loader does not look",
+                expected="quantization_config in config.json itself, or none",
+                actual=f"{place}: {method}",
+                next_step=_UNQUANTISED,
+            )
+    return None
 
 
 def _packing(facts: CheckpointFacts, found: Mapping[str, Any] | None) -> Finding | None:
@@ -94,8 +116,7 @@ def _wrong_method(found: Mapping[str, Any] | None, plan: Plan) -> Finding | None
         f"the folder is quantised by {actual}, which this boot cannot prove",
         expected="bitsandbytes nf4, or no quantization_config",
         actual=actual,
-        next_step="name the unquantised model (it is packed to nf4 while it loads) or "
-        "its -bnb-4bit form",
+        next_step=_UNQUANTISED,
     )
 
 

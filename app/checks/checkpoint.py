@@ -2,188 +2,153 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from app.checks import Check
+from app.checks._context import context, generation
+from app.checks._family import family
+from app.checks._files import dtypes, index, shards, tensors
+from app.checks._folder import config
+from app.checks._lora import lora_targets
+from app.checks._numbers import layers, numbers
 from app.checks._packing import quantization
+from app.checks._pickles import pickles
 from app.checks._tokenizer import tokenizer, vocabulary
-from app.checks._unreadable import fault_in, step_for
-from app.facts.checkpoint import STATE, CheckpointFacts, TensorHeader, missing_from_files
-from app.facts.words import listed, one_line
-from app.outcome import Fault, Finding, failed, passed, skipped, warned
-from app.plan import Plan
+from app.facts.checkpoint import CheckpointFacts
+from app.outcome import Fault, Severity
 
-# Dtypes of safetensors that transformers loads into a model of the contract.
-_FLOATS = frozenset({"F32", "F16", "BF16"})
-# Packed weights with what stands beside them, masks and counters; no weight is one otherwise.
-_INTEGERS = frozenset({"U8", "I8", "I16", "I32", "I64", "BOOL"})
-
-
-def config(facts: CheckpointFacts, _plan: Plan) -> Finding:
-    """Says what model this is."""
-    expected = "config.json with a model_type"
-    if "adapter_config.json" in facts.other_files and facts.config_problem:
-        return failed(
-            "the folder holds a LoRA adapter, not a base model",
-            expected=expected,
-            actual="adapter_config.json and no config.json",
-            next_step="set BOOT_BASE_MODEL_ID to the adapter's base model",
-        )
-    if facts.config_problem:
-        return failed(
-            f"config.json: {facts.config_problem}",
-            expected=expected,
-            actual=facts.config_problem,
-            next_step=step_for(facts, {"config.json": facts.config_problem}),
-            fault=fault_in(facts, ["config.json"]),
-        )
-    if "adapter_config.json" in facts.other_files:
-        # Unsloth then loads the base that the adapter names, from wherever that is: the folder
-        # that was checked is not the model that would be trained.
-        return failed(
-            "the folder holds a model and a LoRA adapter, and the adapter's base would be loaded",
-            expected="a model, without an adapter_config.json beside it",
-            actual="config.json and adapter_config.json",
-            next_step="move the adapter's files into a folder of their own",
-        )
-    kind = facts.config.get("model_type")
-    if not isinstance(kind, str) or not kind:
-        return failed(
-            "config.json names no model_type",
-            expected=expected,
-            actual=repr(kind)[:100],
-            next_step="use a folder that transformers saved",
-        )
-    return passed(f"model type {one_line(kind)}", expected=expected, actual=one_line(kind))
-
-
-def index(facts: CheckpointFacts, _plan: Plan) -> Finding:
-    """Index and files must agree; a tensor that is only promised gets random values."""
-    expected = "every tensor of the index in the file that the index names"
-    if facts.index_problem:
-        return failed(
-            facts.index_problem,
-            expected=expected,
-            actual=facts.index_problem,
-            next_step=step_for(facts, {"the index": facts.index_problem}),
-            fault=fault_in(facts, ["the index"]),
-        )
-    if facts.unused_index:
-        return warned(
-            f"{facts.unused_index} is not read: model.safetensors comes first",
-            expected="one of the two",
-            actual="both",
-            next_step="remove the one that is not meant",
-        )
-    if not facts.index:
-        return skipped("the weights are one file, without an index")
-    absent = missing_from_files(facts)
-    unlisted = [header.name for header in facts.tensors if header.name not in facts.index]
-    if absent:
-        return failed(
-            f"{len(absent)} tensor(s) of the index are not in their file: {listed(absent, 3)}",
-            expected=expected,
-            actual=listed(absent),
-            next_step="fetch index and weights of one revision again",
-        )
-    if unlisted:
-        return warned(
-            f"{len(unlisted)} tensor(s) are in no index: {listed(unlisted, 3)}",
-            expected=expected,
-            actual=listed(unlisted),
-            next_step="fetch index and weights of one revision again",
-        )
-    return passed(f"{len(facts.index)} tensors in {len(facts.shards)} files", expected=expected)
-
-
-def shards(facts: CheckpointFacts, _plan: Plan) -> Finding:
-    """Every weight file is there, whole, and what its header says."""
-    expected = "*.safetensors whose headers are valid and cover their files exactly"
-    bad = [shard for shard in facts.shards if shard.problem]
-    if bad:
-        told = [f"{one_line(shard.name)}: {shard.problem}" for shard in bad]
-        return failed(
-            listed(told, 1),
-            expected=expected,
-            actual=listed(told, between="; "),
-            next_step=step_for(facts, {shard.name: shard.problem for shard in bad}),
-            fault=fault_in(facts, [shard.name for shard in bad]),
-        )
-    if facts.shards:
-        n_bytes = sum(shard.n_bytes for shard in facts.shards)
-        return passed(f"{len(facts.shards)} file(s), {n_bytes:,} bytes", expected=expected)
-    if facts.index_problem:
-        return skipped("the index could not be read")
-    spare = [*facts.pickles, *facts.spare_weights]
-    step = "name a model folder with model.safetensors or its index"
-    if facts.pickles:
-        step = (
-            "convert the pickled weights once, where running their code is acceptable "
-            "(save_pretrained writes safetensors)"
-        )
-    return failed(
-        "the folder has no weights that a loader would open",
-        expected=expected,
-        actual=listed(spare) or "no weight file",
-        next_step=step,
-    )
-
-
-def tensors(facts: CheckpointFacts, _plan: Plan) -> Finding:
-    """A tensor in two files has two values, and which one wins is chance."""
-    if not facts.tensors:
-        return skipped("no tensor could be read")
-    twice = [name for name, n in Counter(h.name for h in facts.tensors).items() if n > 1]
-    expected = "every tensor in one file only"
-    if twice:
-        return failed(
-            f"{len(twice)} tensor(s) are in more than one file: {listed(twice, 3)}",
-            expected=expected,
-            actual=listed(twice),
-            next_step="fetch all weight files of one revision again",
-        )
-    return passed(
-        f"{len(facts.tensors)} tensors, {len(facts.packed)} of them packed", expected=expected
-    )
-
-
-def _computes(header: TensorHeader, packed: set[str]) -> bool:
-    """Whether the dtype is one for this tensor."""
-    if header.dtype not in _INTEGERS:
-        return header.dtype in _FLOATS
-    name = header.name
-    if name in packed or STATE in name:
-        return True
-    # GPT-2 and GPT-NeoX keep their causal mask, of four dimensions, as `attention.bias`.
-    return not name.endswith(".weight") and not (name.endswith(".bias") and len(header.shape) == 1)
-
-
-def dtypes(facts: CheckpointFacts, _plan: Plan) -> Finding:
-    """By the file's own names; what the model becomes is judged after the load."""
-    if not facts.tensors:
-        return skipped("no tensor could be read")
-    counts = Counter(header.dtype for header in facts.tensors)
-    packed = set(facts.packed)
-    odd = [f"{h.name} ({h.dtype})" for h in facts.tensors if not _computes(h, packed)]
-    expected = f"weights and biases of {', '.join(sorted(_FLOATS))}, or packed"
-    actual = ", ".join(f"{dtype} {n}" for dtype, n in sorted(counts.items()))
-    if odd:
-        return failed(
-            f"{len(odd)} tensor(s) of a dtype that no profile computes in: {listed(odd, 3)}",
-            expected=expected,
-            actual=actual,
-            next_step="save the weights in bfloat16, float16 or float32",
-        )
-    return passed(actual, expected=expected, actual=actual)
-
+_AGAIN = "Fetch the files of one revision again: delete them first, and check the free disk space."
 
 CHECKS: tuple[Check[CheckpointFacts], ...] = (
-    Check("checkpoint.config", Fault.DATA_INVALID, "config.json", config),
-    Check("checkpoint.index", Fault.DATA_INVALID, "model.safetensors.index.json", index),
-    Check("checkpoint.shards", Fault.DATA_INVALID, "the safetensors format", shards),
-    Check("checkpoint.tensors", Fault.DATA_INVALID, "the safetensors headers", tensors),
-    Check("checkpoint.quantization", Fault.DATA_INVALID, "bitsandbytes' QuantState", quantization),
-    Check("checkpoint.tokenizer", Fault.DATA_INVALID, "the folder's files", tokenizer),
-    Check("checkpoint.vocabulary", Fault.DATA_INVALID, "the ids that can be given", vocabulary),
-    Check("checkpoint.dtypes", Fault.DATA_INVALID, "the precision contract", dtypes),
+    Check(
+        "checkpoint.config",
+        Fault.DATA_INVALID,
+        "config.json",
+        config,
+        cause="The folder is a LoRA adapter, a GGUF or diffusers download, one level too high, or "
+        "config.json is missing, empty, or a web page that was saved in its place.",
+        fix="Name the folder that holds config.json, tokenizer and *.safetensors of one model.",
+    ),
+    Check(
+        "checkpoint.family",
+        Fault.DATA_INVALID,
+        "the tables of the installed transformers (models/auto)",
+        family,
+        cause="The model is newer than the image's transformers, its model_type is misspelt, it "
+        "needs code from its repository, or it is no language model at all.",
+        fix="Use an image with a transformers that knows the family, correct model_type in "
+        "config.json, or name another model.",
+    ),
+    Check(
+        "checkpoint.numbers",
+        Fault.DATA_INVALID,
+        "config.json, and how transformers 5.17 reads it",
+        numbers,
+        cause="config.json was edited by hand or by a script: a number became a text or a "
+        "fraction, heads no longer divide the hidden size, or a dtype is misspelt.",
+        fix="Fetch config.json of the same revision again, or correct the number that is named.",
+    ),
+    Check(
+        "checkpoint.context",
+        Fault.CONFIG,
+        "config.json: the longest context, scaled by its rope settings",
+        context,
+        severity=Severity.WARNING,
+        cause="BOOT_MAX_SEQ_LENGTH is larger than the context that the model was trained for.",
+        fix="Lower BOOT_MAX_SEQ_LENGTH, or name a model with a longer context.",
+    ),
+    Check(
+        "checkpoint.index",
+        Fault.DATA_INVALID,
+        "model.safetensors.index.json",
+        index,
+        cause="Index and weight files are of two revisions, or a download was cut short.",
+        fix=_AGAIN,
+    ),
+    Check(
+        "checkpoint.shards",
+        Fault.DATA_INVALID,
+        "the safetensors format",
+        shards,
+        cause="A weight file is missing, cut off, a Git LFS pointer, or a web page that was saved "
+        "in its place; or the folder has its weights in another format.",
+        fix=_AGAIN,
+    ),
+    Check(
+        "checkpoint.pickles",
+        Fault.DATA_INVALID,
+        "the instructions of the pickle, read and not run",
+        pickles,
+        cause="The weights are in pytorch_model.bin, whose reading runs whatever is written in it.",
+        fix="Use the safetensors form of the model; BOOT_ALLOW_PICKLE=true reads pickles that "
+        "hold tensors and nothing else.",
+    ),
+    Check(
+        "checkpoint.tensors",
+        Fault.DATA_INVALID,
+        "the safetensors headers",
+        tensors,
+        cause="Weight files of two downloads or revisions lie in one folder.",
+        fix="Empty the folder, and fetch all weight files of one revision again.",
+    ),
+    Check(
+        "checkpoint.layers",
+        Fault.DATA_INVALID,
+        "config.json and the safetensors headers",
+        layers,
+        cause="config.json belongs to another size of the model, or a weight file is left out.",
+        fix="Use the config.json that belongs to these weights, and all of their files.",
+    ),
+    Check(
+        "checkpoint.quantization",
+        Fault.DATA_INVALID,
+        "bitsandbytes' QuantState",
+        quantization,
+        cause="The model is quantised by another method, was saved without the states of its "
+        "packed weights, or config.json and weights are of two models.",
+        fix="Name the 16-bit model, which is packed to nf4 while it loads, or a complete "
+        "-bnb-4bit form of it; for a packed one BOOT_LOAD_IN_4BIT must be true.",
+    ),
+    Check(
+        "checkpoint.tokenizer",
+        Fault.DATA_INVALID,
+        "the folder's files",
+        tokenizer,
+        cause="Tokenizer files were left out of the copy, or one of them is broken.",
+        fix="Copy tokenizer.json, tokenizer_config.json and the processor's files of the same "
+        "revision into the folder.",
+    ),
+    Check(
+        "checkpoint.vocabulary",
+        Fault.DATA_INVALID,
+        "the ids that can be given",
+        vocabulary,
+        cause="Tokens were added to the tokenizer and the model's embedding was not resized, or "
+        "the tokenizer belongs to another model.",
+        fix="Use the tokenizer of the same model, or resize the embedding and save it again.",
+    ),
+    Check(
+        "checkpoint.generation",
+        Fault.DATA_INVALID,
+        "generation_config.json, and what transformers 5.17 accepts of it",
+        generation,
+        cause="Generation options contradict each other, such as a temperature without sampling.",
+        fix="Set do_sample to true in generation_config.json, or remove the options named.",
+    ),
+    Check(
+        "checkpoint.dtypes",
+        Fault.DATA_INVALID,
+        "the precision contract",
+        dtypes,
+        cause="The weights were saved in float64, in 8-bit floats, or by a quantiser that "
+        "config.json does not tell of.",
+        fix="Save the weights in bfloat16, float16 or float32.",
+    ),
+    Check(
+        "checkpoint.lora_targets",
+        Fault.CONFIG,
+        "BOOT_FINETUNE_* and the names in the safetensors headers",
+        lora_targets,
+        cause="The BOOT_FINETUNE_* flags ask for a part that this model does not have, such as "
+        "vision in a text-only model.",
+        fix="Set the BOOT_FINETUNE_* flags to parts that the model has.",
+    ),
 )

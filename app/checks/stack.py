@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from app.checks import Check
+from app.facts.architectures import Kernels, kernels_for
 from app.facts.stack import StackFacts
 from app.outcome import Fault, Finding, failed, passed, skipped, warned
 from app.plan import Plan
@@ -15,19 +15,16 @@ _REBUILD = "use this profile's image, or rebuild it from its lock"
 
 
 def architectures(facts: StackFacts, plan: Plan) -> Finding:
-    """Whether torch's wheel has kernels for the profile's capability.
-
-    A cubin runs on the same major and the same or a higher minor; PTX is compiled for any later
-    capability at first use; the suffix `a` binds to one capability, `f` to one family.
-    """
+    """Whether torch's wheel has kernels for the profile's capability."""
     wanted = plan.profile.compute_capability
     if wanted is None:
         return skipped(f"the profile {plan.profile.name} has no GPU to run kernels on")
     listed = " ".join(facts.architectures) or "none"
     name = f"sm_{wanted[0]}{wanted[1]}"
-    if any(_runs(entry, "sm", wanted) for entry in facts.architectures):
+    found = kernels_for(facts.architectures, wanted)
+    if found is Kernels.BINARY:
         return passed(f"torch has kernels for {name}", expected=name, actual=listed)
-    if any(_runs(entry, "compute", wanted) for entry in facts.architectures):
+    if found is Kernels.PTX:
         return warned(
             f"torch has no kernels for {name}, only PTX that the driver compiles at first use",
             expected=name,
@@ -40,18 +37,6 @@ def architectures(facts: StackFacts, plan: Plan) -> Finding:
         actual=listed,
         next_step="run this image on hardware from that list, or use the image of this hardware",
     )
-
-
-def _runs(entry: str, kind: str, wanted: tuple[int, int]) -> bool:
-    found = re.fullmatch(rf"{kind}_(\d+)(\d)([af]?)", entry)
-    if found is None:
-        return False
-    built = (int(found[1]), int(found[2]))
-    if found[3] == "a":
-        return built == wanted
-    if kind == "compute" and not found[3]:
-        return built <= wanted
-    return built[0] == wanted[0] and built[1] <= wanted[1]
 
 
 def torch_build(facts: StackFacts, plan: Plan) -> Finding:

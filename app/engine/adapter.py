@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from app.config import ModelRequest
-from app.engine import layers
 from app.engine.arguments import adapter_arguments
 from app.engine.weights import to_host
 from app.errors import BootError
+from app.facts import layers
 from app.facts.adapter import AdapterFacts, Asked, Pair, Projection, inventory
 from app.facts.names import origin_name
 from app.outcome import Fault

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from app.engine import load_errors, packed
-from app.engine.layers import component
 from app.errors import BootError
 from app.facts.checkpoint import CheckpointFacts
+from app.facts.layers import component
 from app.facts.load import LoadFacts
 from app.outcome import Fault
 from app.plan import Plan

@@ -12,23 +12,13 @@ from typing import Any
 
 from app.errors import BootError, causes
 from app.facts import disk
+from app.facts.packages import OPTIONAL_PACKAGES, REQUIRED_PACKAGES
 from app.facts.stack import StackFacts
 from app.outcome import Fault, Finding
 
 # Unsloth patches these while it imports them; loaded before, they stay unpatched with a warning.
 _AFTER_UNSLOTH = ("transformers", "trl", "peft")
 
-# Without one of these a boot of the default model cannot work. timm and torchvision are no
-# dependencies of unsloth, but Gemma 3n's vision tower needs both.
-REQUIRED_PACKAGES: tuple[str, ...] = (
-    *("torch", "torchvision", "triton", "unsloth", "unsloth_zoo", "transformers", "peft"),
-    *("bitsandbytes", "trl", "accelerate", "datasets", "timm", "tokenizers", "safetensors"),
-    *("huggingface_hub", "numpy"),
-)
-# Recorded where present: each has broken a boot elsewhere, and none is needed by every profile.
-OPTIONAL_PACKAGES: tuple[str, ...] = (
-    *("torchao", "xformers", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
-)
 # Unsloth comes up without these, or with them broken: it drops 4-bit, or the vision tower fails at
 # the load. `ops` is where torchvision's compiled part is.
 _PROVEN = ("timm", "torchvision.ops", "bitsandbytes")

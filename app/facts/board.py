@@ -11,7 +11,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A process that holds memory of the device; in a container its name is mostly unknown."""
+    """A process that holds memory of the device.
+
+    `pid` is the host's number. `name` is empty in a container: a name would be looked up by that
+    number among the container's own processes, and be another one's.
+    """
 
     pid: int
     used_bytes: int | None = None
@@ -24,7 +28,11 @@ class BoardFacts:
 
     `pci` is domain:bus:device.function in lower case with eight digits of domain, as in
     `00000000:17:00.0`. `handle_error` is NVML's number when the device could not be opened (15: it
-    is lost), and then nothing else is known. Memory in bytes, power in watts.
+    is lost; 4: it is there and the control group keeps it from this container, which is how other
+    jobs' devices look on a shared node), and then nothing else is known. Memory in bytes, power in
+    watts. `used_bytes` is without `reserved_bytes` of the driver where `reserved_bytes` is known.
+    Both are from before this boot made any context. `mig_uuids`: the slices of a board in MIG mode,
+    empty when it has none, None when it is in no such mode. `unread` is keyed by these fields.
 
     `ecc_uncorrected` counts since the driver was loaded. `remap_pending` and `remap_failed` are of
     row remapping (Ampere and later), `retired_pages` and `retirement_pending` of page retirement
@@ -41,6 +49,7 @@ class BoardFacts:
     total_bytes: int | None = None
     used_bytes: int | None = None
     free_bytes: int | None = None
+    reserved_bytes: int | None = None
     processes: tuple[GpuProcess, ...] | None = None
     ecc_enabled: bool | None = None
     ecc_uncorrected: int | None = None
@@ -50,6 +59,7 @@ class BoardFacts:
     retired_pages: int | None = None
     retirement_pending: bool | None = None
     mig_enabled: bool | None = None
+    mig_uuids: tuple[str, ...] | None = None
     compute_mode: int | None = None
     fabric_state: int | None = None
     fabric_status: int | None = None
@@ -58,6 +68,7 @@ class BoardFacts:
     power_limit_default_w: float | None = None
     temperature_c: int | None = None
     pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
     pcie_width: int | None = None
     pcie_width_max: int | None = None
     persistence: bool | None = None
@@ -66,16 +77,20 @@ class BoardFacts:
 
 @dataclass(frozen=True, slots=True)
 class NvmlFacts:
-    """What NVML answered. `init_error` is nvmlInit's number, 0 for success, None when not reached.
+    """What NVML answered. `init_error` is the number that `call` returned before any board.
 
-    `library`: the file that was loaded, empty when none was. `problem`: why there is no answer at
-    all (library missing, deadline in seconds, signal). `n_devices` counts what NVML sees, which
-    CUDA_VISIBLE_DEVICES does not change.
+    It is 0 for success and None when no such call returned. `call`: the last one of nvmlInit,
+    nvmlDeviceGetCount and so on; with a `problem` the one that it hangs or died in. `library`: the
+    file that was loaded, empty when none was. `problem`: why there is no whole answer (library
+    missing, deadline in seconds, signal); boards that were told before it are kept. `n_devices`
+    counts what NVML sees, which CUDA_VISIBLE_DEVICES does not change. All empty, with `init_error`
+    None: NVML was not asked, because there is neither device file nor driver library.
     """
 
     library: str = ""
     problem: str = ""
     init_error: int | None = None
+    call: str = ""
     driver: str = ""
     n_devices: int | None = None
     boards: tuple[BoardFacts, ...] = ()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from app.facts.beside import Beside
 from app.facts.words import one_line
 
 # bitsandbytes' `QuantState.from_dict` (functional.py, 0.50): what a packed weight needs beside it.
@@ -55,7 +56,7 @@ class QuantData:
 
     `states`: the JSON of a quant state, or one line of why it is none. `tables`: code tables.
     `scales`: float scales, as one of `zero` (all are), `odd` (not finite, negative or beyond any
-    weight) or empty.
+    weight) or empty. Of a table over 64 KiB only samples are read, and it is never `zero`.
     """
 
     states: Mapping[str, Mapping[str, Any] | str] = field(default_factory=dict)
@@ -112,6 +113,7 @@ class CheckpointFacts:
     errnos: Mapping[str, int] = field(default_factory=dict)
     quant: QuantData = QuantData()
     tokens: TokenFacts = TokenFacts()
+    beside: Beside = field(default_factory=Beside)
     uid: int = 0
 
     @property

@@ -1,4 +1,4 @@
-"""Facts of the CUDA devices, read without torch, and what the driver's error numbers mean."""
+"""Facts of the CUDA devices, read without torch."""
 
 from __future__ import annotations
 
@@ -6,66 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from app.facts.board import BoardFacts, NvmlFacts
-from app.outcome import Fault
-
-REQUEST = (
-    "start the container with a GPU (docker: --gpus device=0; Kubernetes: nvidia.com/gpu: 1; "
-    "Slurm: --gres=gpu:1) on a node that has one"
-)
-
-NO_DEVICE = 100
-# Number of CUDA's driver API -> (name, what to do, what kind of fault). Every other number is the
-# node's: the call must succeed on a healthy one.
-ERRORS: dict[int, tuple[str, str, Fault]] = {
-    2: ("CUDA_ERROR_OUT_OF_MEMORY", "wait for the memory, or take another GPU", Fault.TEMPORARY),
-    3: ("CUDA_ERROR_NOT_INITIALIZED", "take another node", Fault.NODE_UNFIT),
-    34: (
-        "CUDA_ERROR_STUB_LIBRARY",
-        "remove CUDA's stub folder from LD_LIBRARY_PATH: that libcuda is for linking only",
-        Fault.INTERNAL,
-    ),
-    35: ("CUDA_ERROR_INSUFFICIENT_DRIVER", "take a node with a newer driver", Fault.NODE_UNFIT),
-    46: (
-        "CUDA_ERROR_DEVICE_UNAVAILABLE",
-        "another process holds the GPU exclusively: wait, or take another one",
-        Fault.TEMPORARY,
-    ),
-    NO_DEVICE: ("CUDA_ERROR_NO_DEVICE", REQUEST, Fault.NODE_UNFIT),
-    101: ("CUDA_ERROR_INVALID_DEVICE", "take another node", Fault.NODE_UNFIT),
-    214: ("CUDA_ERROR_ECC_UNCORRECTABLE", "drain this node: its memory is bad", Fault.NODE_UNFIT),
-    304: (
-        "CUDA_ERROR_OPERATING_SYSTEM",
-        "the container may lack /dev/nvidia-uvm or rights on it; else take another node",
-        Fault.NODE_UNFIT,
-    ),
-    802: (
-        "CUDA_ERROR_SYSTEM_NOT_READY",
-        "the fabric manager is not up: try again in some minutes, then drain the node",
-        Fault.NODE_UNFIT,
-    ),
-    803: (
-        "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
-        "kernel module and libcuda differ: reboot or drain the node; an image holds no libcuda",
-        Fault.NODE_UNFIT,
-    ),
-    804: (
-        "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
-        "take a node with a newer driver, or take the compat folder out of LD_LIBRARY_PATH",
-        Fault.NODE_UNFIT,
-    ),
-    999: (
-        "CUDA_ERROR_UNKNOWN",
-        "load nvidia-uvm (nvidia-modprobe -u) and pass /dev/nvidia-uvm in, or take another node",
-        Fault.NODE_UNFIT,
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
     """One device as the driver describes it. Memory in bytes, `free_bytes` None when unread.
 
-    `context_error` is the driver's number when no context could be made on it, 0 otherwise.
+    `context_error` is the driver's number when no context could be made on it, 0 otherwise; no
+    context is tried where several devices are visible. `board_uuid` is the physical device's, which
+    `uuid` is too unless the device is a slice. `compute_mode` as in `app.facts.board.BoardFacts`.
     """
 
     index: int
@@ -78,6 +27,8 @@ class DeviceFacts:
     pci: str = ""  # as in `app.facts.board.BoardFacts`
     n_multiprocessors: int | None = None
     mig: bool = False  # the device is a slice (its UUID begins with MIG-)
+    board_uuid: str = ""
+    compute_mode: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +36,10 @@ class LibraryFile:
     """A library of the driver on the loader's path, after links are followed.
 
     `kind`: `driver`, `stub` (CUDA's, for linking only), `compat` (CUDA's forward compatibility,
-    meant to be in an image), `image` (a copy of the driver's that the image has brought), `empty`
-    or `broken` (no ELF file). `version` as its file name says, `fits` whether that is the kernel
-    module's, None where either is unknown.
+    meant to be in an image), `image` (a copy of the driver's that the image has brought: no mount,
+    and not of the kernel module's version), `empty` or `broken` (a folder, a link to nothing, no
+    whole ELF file of this machine). `version` as its file name says, `fits` whether that is the
+    kernel module's, None where either is unknown.
     """
 
     name: str
@@ -101,15 +53,18 @@ class LibraryFile:
 class GpuFacts:
     """What this container sees of GPUs.
 
-    `device_files`: names below /dev. `libcuda`: the file that was loaded, else the one that lies
-    where the loader looks, else empty. `load_error`: why it could not be loaded. `init_error`: what
-    `cuInit` or the device query `call` returned (0 is success), None when it was not reached.
-    `cuda_version` is `cuDriverGetVersion`'s (13000 is 13.0), `driver` the kernel module's text.
-    `probe_problem`: why the probing child gave no answer (deadline in seconds, signal, garbage).
-    `libraries`: the driver's libraries as they lie on the loader's path. `asked`: variables by
-    which a launcher grants devices (NVIDIA_VISIBLE_DEVICES, SLURM_JOB_GPUS, ...). `architectures`
-    are those of torch's wheel (`sm_90`), empty where unknown, and `architectures_source` who says
-    so.
+    `device_files`: names below /dev. `unopenable`: those of them that this process may not open,
+    with the errno (13: the file's mode; 1: the control group). The numbered ones are opened only
+    where the driver fails, and one that is allowed is enough. `libcuda`: the file that was loaded,
+    else the one that lies where the loader looks, else empty. `load_error`: why it could not be
+    loaded. `init_error`: what `cuInit` or the device query `call` returned (0 is success), None
+    when it was not reached. `cuda_version` is `cuDriverGetVersion`'s (13000 is 13.0), `driver` the
+    kernel module's text. `probe_problem`: why the probing child gave no whole answer (deadline in
+    seconds, signal, garbage); `call` is then the one that it hangs or died in. `libraries`: the
+    driver's libraries as they lie on the loader's path, one of each name, none of a name that is
+    missing. `asked`: variables by which a launcher grants devices (NVIDIA_VISIBLE_DEVICES,
+    SLURM_JOB_GPUS, ...). `architectures` are those of torch's wheel (`sm_90`), empty where unknown
+    or where no device was found, and `architectures_source` who says so.
     """
 
     device_files: tuple[str, ...] = ()
@@ -123,17 +78,18 @@ class GpuFacts:
     driver: str = ""
     visible: str | None = None  # CUDA_VISIBLE_DEVICES as inherited
     probe_problem: str = ""
-    waited_s: float = 0.0  # until the driver was ready; 0 where it was at once
+    waited_s: float = 0.0  # for a driver that was not ready (802); 0 where it was at once
     nvml: NvmlFacts = field(default_factory=NvmlFacts)
     libraries: tuple[LibraryFile, ...] = ()
     asked: Mapping[str, str] = field(default_factory=dict)
     architectures: tuple[str, ...] = ()
     architectures_source: str = ""
+    unopenable: Mapping[str, int] = field(default_factory=dict)
 
     def board_of(self, device: DeviceFacts) -> BoardFacts | None:
         """The physical board of a CUDA device, by UUID or PCI id and never by index."""
         for board in self.nvml.boards:
-            if board.uuid and board.uuid == device.uuid:
+            if board.uuid and board.uuid in (device.uuid, device.board_uuid):
                 return board
         return next((b for b in self.nvml.boards if b.pci and b.pci == device.pci), None)
 

@@ -10,11 +10,31 @@ import os
 import pwd
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app.facts.job_target import JobTargetFacts
+from app.facts.node import AccountFacts, ClockFacts, LimitFacts, MachineFacts, SharedMemoryFacts
+from app.facts.packages import PackagesFacts
+from app.facts.surroundings import Surroundings
+from app.facts.toolchain import ToolchainFacts
 from app.profiles import GIB, Profile
 
+# Types of file systems whose files lie on another machine.
+_NETWORK = frozenset(
+    (
+        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "lustre", "gpfs", "beegfs", "afs"),
+        *("wekafs", "pvfs2", "orangefs", "glusterfs", "ocfs2", "gfs2", "virtiofs", "panfs", "vast"),
+        *(
+            "fuse.glusterfs",
+            "fuse.sshfs",
+            "fuse.ceph",
+            "fuse.ceph-fuse",
+            "fuse.s3fs",
+            "fuse.goofys",
+        ),
+        *("fuse.gcsfuse", "fuse.juicefs", "fuse.rclone", "fuse.blobfuse2", "fuse.mount-s3"),
+    )
+)
 _TRUE = frozenset({"1", "ON", "YES", "TRUE"})  # as the hub's client reads a switch
 
 
@@ -146,6 +166,21 @@ class FolderFacts:
     errno: int | None = None
     free_bytes: int | None = None
     total_bytes: int | None = None
+    free_inodes: int | None = None  # to this account; None too where the file system counts none
+    device: int | None = None  # folders of one file system share its room
+    file_system: str = ""  # its type, as in /proc/self/mountinfo
+    executable: bool | None = None  # whether code in a file there can be mapped
+    lock_errno: int | None = None  # of a refused flock, which the hub's client takes on downloads
+
+    @property
+    def on_network(self) -> bool:
+        """Whether other machines can write there too, and a server has to answer."""
+        return self.file_system in _NETWORK
+
+    @property
+    def on_fuse(self) -> bool:
+        """Whether a program answers for the file system; many such report no free room at all."""
+        return self.file_system.startswith("fuse")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +195,7 @@ class MemoryFacts:
     available_bytes: int | None = None
     limit_bytes: int | None = None
     limited_by: str = ""
+    swap_bytes: int | None = None  # free swap of the machine; not part of `available_bytes`
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +203,18 @@ class HostFacts:
     """The node and the account, and the job's target as its files show it, where one is asked."""
 
     hostname: str
-    uid: int
-    n_cpus: int  # that this process may run on
+    account: AccountFacts
+    limits: LimitFacts
+    clock: ClockFacts
     report: FolderFacts
     caches: tuple[FolderFacts, ...]
-    memory: MemoryFacts = MemoryFacts()
+    machine: MachineFacts = field(default_factory=MachineFacts)
+    memory: MemoryFacts = field(default_factory=MemoryFacts)
+    shared_memory: SharedMemoryFacts = field(default_factory=SharedMemoryFacts)
+    surroundings: Surroundings = field(default_factory=Surroundings)
     job: JobTargetFacts | None = None
+    toolchain: ToolchainFacts | None = None
+    packages: PackagesFacts | None = None
 
 
 def offline_variable(environ: Mapping[str, str]) -> str | None:

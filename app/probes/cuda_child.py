@@ -1,9 +1,15 @@
-"""Asks the CUDA driver about the devices and prints one line of JSON.
+"""Asks the CUDA driver about the devices, one line of JSON for each thing that it tells.
 
 Run as a file in a process of its own, because any of these calls can hang or crash:
-`python -I -S cuda_child.py PARENT`. Standard library only, no import of the app. It dies with its
-parent. The context it makes to read free memory ends with the process. Numbers are those of CUDA's
-driver API (cuda.h).
+`python -I -S cuda_child.py PARENT DEVICES`, PARENT a process number, DEVICES the folder of the
+device files. Standard library only, no import of the app. It dies with its parent. Numbers are
+those of CUDA's driver API (cuda.h).
+
+The lines: `call` before each call, so that its reader knows where it hangs or dies; `device` for
+each device; `init_error` once all have answered, or the number of the call that failed; `done`
+when the rest is of less worth. Before it makes a context it waits for the end of its standard
+input: the context's memory and process would be found by whoever asks NVML at the same time. The
+context ends with the process.
 """
 
 from __future__ import annotations
@@ -17,60 +23,121 @@ from pathlib import Path
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
+# CU_DEVICE_ATTRIBUTE_...
+_MULTIPROCESSORS, _COMPUTE_MODE, _MAJOR, _MINOR = 16, 20, 75, 76
+_NOT_READY = 802  # CUDA_ERROR_SYSTEM_NOT_READY
+_FILES = ("nvidiactl", "nvidia-uvm", "nvidia[0-9]*")
 
 
 class _CallError(Exception):
     """A driver call did not return CUDA_SUCCESS."""
 
-    def __init__(self, call: str, code: int) -> None:
-        super().__init__(call)
-        self.call, self.code = call, code
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
 
 
-def _call(lib: ctypes.CDLL, name: str, *arguments: Any) -> None:  # noqa: ANN401 - ctypes
-    code = int(getattr(lib, name)(*arguments))
-    if code:
-        raise _CallError(name, code)
+class _Answer:
+    """Where the lines go: the standard output that the process was started with.
+
+    What the libraries print themselves goes nowhere.
+    """
+
+    def __init__(self) -> None:
+        self._descriptor = os.dup(1)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+    def tell(self, **facts: Any) -> None:  # noqa: ANN401 - as JSON holds it
+        os.write(self._descriptor, json.dumps(facts).encode() + b"\n")
 
 
-def _free_bytes(lib: ctypes.CDLL, device: ctypes.c_int) -> tuple[int | None, int]:
-    """Free memory, which the driver tells only inside a context; else the error's number."""
-    context, free, total = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
-    try:
-        _call(lib, "cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-        _call(lib, "cuCtxSetCurrent", context)
-        _call(lib, "cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
-    except _CallError as error:
-        return None, error.code
-    except AttributeError:  # a library without the entry point: nothing known, nothing wrong
-        return None, 0
-    return free.value, 0
+class _Cuda:
+    """libcuda; a call raises `_CallError`, or AttributeError where the library has no such one."""
+
+    def __init__(self, answer: _Answer) -> None:
+        self._lib = ctypes.CDLL("libcuda.so.1")
+        self._answer = answer
+
+    def call(self, name: str, *arguments: Any) -> None:  # noqa: ANN401 - ctypes
+        function = getattr(self._lib, name)
+        self._answer.tell(call=name)
+        code = int(function(*arguments))
+        if code:
+            raise _CallError(code)
+
+    def may(self, name: str, *arguments: Any) -> bool:  # noqa: ANN401 - ctypes
+        """A call that nothing depends on; whether it succeeded."""
+        try:
+            self.call(name, *arguments)
+        except (_CallError, AttributeError):
+            return False
+        return True
 
 
-def _device(lib: ctypes.CDLL, index: int, *, alone: bool) -> dict[str, Any]:
+def _device(cuda: _Cuda, index: int) -> dict[str, Any]:
     device, total = ctypes.c_int(), ctypes.c_size_t()
-    name, uuid = (ctypes.create_string_buffer(size) for size in (256, 16))
+    name, pci = ctypes.create_string_buffer(256), ctypes.create_string_buffer(32)
     major, minor = ctypes.c_int(), ctypes.c_int()
-    _call(lib, "cuDeviceGet", ctypes.byref(device), index)
-    _call(lib, "cuDeviceGetName", name, len(name), device)
-    _call(lib, "cuDeviceGetAttribute", ctypes.byref(major), _MAJOR, device)
-    _call(lib, "cuDeviceGetAttribute", ctypes.byref(minor), _MINOR, device)
-    _call(lib, "cuDeviceTotalMem_v2", ctypes.byref(total), device)
-    if hasattr(lib, "cuDeviceGetUuid"):  # recorded where it can be had, and never judged
-        _call(lib, "cuDeviceGetUuid", uuid, device)
-    # A context disturbs whoever is on the device: never on one that may be somebody else's.
-    free, context_error = _free_bytes(lib, device) if alone else (None, 0)
-    digits = uuid.raw.hex()
-    return {
+    cuda.call("cuDeviceGet", ctypes.byref(device), index)
+    cuda.call("cuDeviceGetName", name, len(name) - 1, device)
+    cuda.call("cuDeviceGetAttribute", ctypes.byref(major), _MAJOR, device)
+    cuda.call("cuDeviceGetAttribute", ctypes.byref(minor), _MINOR, device)
+    cuda.call("cuDeviceTotalMem_v2", ctypes.byref(total), device)
+    found: dict[str, Any] = {
         "index": index,
         "name": name.value.decode(errors="replace"),
-        "uuid": f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}",
         "capability": [major.value, minor.value],
         "total_bytes": total.value,
-        "free_bytes": free,
-        "context_error": context_error,
     }
+    for field, attribute in (
+        ("n_multiprocessors", _MULTIPROCESSORS),
+        ("compute_mode", _COMPUTE_MODE),
+    ):
+        value = ctypes.c_int()
+        if cuda.may("cuDeviceGetAttribute", ctypes.byref(value), attribute, device):
+            found[field] = value.value
+    if cuda.may("cuDeviceGetPCIBusId", pci, len(pci) - 1, device):
+        domain, _, rest = pci.value.decode(errors="replace").lower().partition(":")
+        found["pci"] = f"{domain:0>8}:{rest}"
+    return found | _identity(cuda, device, found["name"])
+
+
+def _identity(cuda: _Cuda, device: ctypes.c_int, name: str) -> dict[str, Any]:
+    """UUIDs: of a slice the second form tells its own, and the first one its board's."""
+    board, own = (ctypes.create_string_buffer(16) for _ in range(2))
+    has_board = cuda.may("cuDeviceGetUuid", board, device)
+    has_own = cuda.may("cuDeviceGetUuid_v2", own, device)
+    mig = " MIG " in name or (has_board and has_own and own.raw != board.raw)
+    one = own if has_own else board
+    known = has_own or has_board
+    return {
+        "mig": mig,
+        "uuid": f"{'MIG' if mig and has_own else 'GPU'}-{_dashed(one)}" if known else "",
+        "board_uuid": ""
+        if not has_board or (mig and own.raw == board.raw)
+        else f"GPU-{_dashed(board)}",
+    }
+
+
+def _dashed(uuid: ctypes.Array[ctypes.c_char]) -> str:
+    digits = uuid.raw.hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def _memory(cuda: _Cuda) -> dict[str, Any]:
+    """Free memory, which the driver tells only inside a context; else the error's number."""
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    try:
+        cuda.call("cuDeviceGet", ctypes.byref(device), 0)
+        cuda.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        cuda.call("cuCtxSetCurrent", context)
+        cuda.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    except _CallError as error:
+        return {"context_error": error.code}
+    except AttributeError:  # a library without the entry point: nothing known, nothing wrong
+        return {}
+    return {"free_bytes": free.value}
 
 
 def _loaded_from() -> str:
@@ -81,31 +148,47 @@ def _loaded_from() -> str:
     return ""
 
 
-def ask() -> dict[str, Any]:
-    """Everything the driver answers, up to the first call that fails."""
-    found: dict[str, Any] = {}
+def _unopenable(devices: Path) -> dict[str, int]:
+    """Device files that cannot be opened, with the errno; only so is a control group's no seen."""
+    found = {}
+    for path in (path for pattern in _FILES for path in sorted(devices.glob(pattern))):
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
+        except OSError as error:
+            found[path.name] = error.errno or 0
+    return found
+
+
+def ask(answer: _Answer, devices: Path) -> None:
+    """Everything that the driver answers, up to the first call that fails."""
+    answer.tell(call="dlopen")
     try:
-        lib = ctypes.CDLL("libcuda.so.1")
+        cuda = _Cuda(answer)
     except OSError as error:
-        return {"load_error": str(error)}
+        answer.tell(load_error=str(error))
+        return
+    answer.tell(libcuda=_loaded_from())
+    count, version = ctypes.c_int(), ctypes.c_int()
     try:
-        found["libcuda"] = _loaded_from()
-        version = ctypes.c_int()
-        if hasattr(lib, "cuDriverGetVersion") and not lib.cuDriverGetVersion(ctypes.byref(version)):
-            found["cuda_version"] = version.value
-        count = ctypes.c_int()
-        found["call"] = "cuInit"
-        _call(lib, "cuInit", 0)
-        _call(lib, "cuDeviceGetCount", ctypes.byref(count))
-        found["n_devices"] = count.value
-        found["devices"] = [
-            _device(lib, index, alone=count.value == 1) for index in range(count.value)
-        ]
+        if cuda.may("cuDriverGetVersion", ctypes.byref(version)):
+            answer.tell(cuda_version=version.value)
+        cuda.call("cuInit", 0)
+        cuda.call("cuDeviceGetCount", ctypes.byref(count))
+        answer.tell(n_devices=count.value)
+        for index in range(count.value):
+            answer.tell(device=_device(cuda, index))
     except _CallError as error:
-        return found | {"init_error": error.code, "call": error.call}
+        answer.tell(init_error=error.code, done=True)  # a first open can hang as well
+        if error.code != _NOT_READY:
+            answer.tell(unopenable=_unopenable(devices))
+        return
     except AttributeError as error:
-        return found | {"load_error": f"not a CUDA driver library: {error}"}
-    return found | {"init_error": 0}
+        answer.tell(load_error=f"not a CUDA driver library: {error}")
+        return
+    answer.tell(init_error=0)
+    if count.value == 1:  # a context disturbs whoever is on the device: not on somebody else's
+        os.read(0, 1)
+        answer.tell(**_memory(cuda))
 
 
 def _die_with(parent: int) -> bool:
@@ -115,4 +198,7 @@ def _die_with(parent: int) -> bool:
 
 
 if __name__ == "__main__" and _die_with(int(sys.argv[1])):
-    sys.stdout.write(json.dumps(ask()) + "\n")
+    telling = _Answer()
+    ask(telling, Path(sys.argv[2]))
+    telling.tell(done=True)
+    os._exit(0)  # not through the libraries' own ends, which can crash and would tell nothing

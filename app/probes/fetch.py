@@ -2,145 +2,173 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from huggingface_hub import HfApi, constants, snapshot_download
-from huggingface_hub.errors import LocalEntryNotFoundError
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay
-from tenacity.wait import wait_random_exponential
-
+from app.facts.cache import RoomFacts
+from app.facts.host import size
 from app.facts.words import listed
 from app.outcome import Fault, Finding, failed
-from app.probes.hub_errors import KNOWN, finding_of, is_temporary
-from app.probes.weights import choose_weights, missing_weights
+from app.probes.fetch_progress import Teller, Terminal
+from app.probes.hub_answer import Cause, finding_of
+from app.probes.hub_cache import DEFAULT_REVISION, Cached, commits, find_snapshot, repository_folder
 
-# What a load reads. Pickles, other frameworks' weights and second copies stay on the hub.
-ALLOW = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken")
-IGNORE = ("original/*", "onnx/*", "gguf/*", "consolidated*", "checkpoint-*/*", "runs/*")
-_ATTEMPTS = 6
-_LONGEST_WAIT_S = 30.0
-_ASK_TIMEOUT_S = 30.0
+_HUB = "https://huggingface.co"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to find. `offline` names the variable that forbids the network, None when none does."""
+    """What to find. `offline` names the variable that forbids the network, None when none does.
 
+    `asked` is the name before Unsloth's mapping. `until` is when the stage must have an answer, by
+    the monotonic clock; `limit` names that deadline. `terminal` is the path of a descriptor that
+    may be a terminal.
+    """
+
+    asked: str
     repository: str
     revision: str | None
     cache: str
     token: str | None
-    endpoint: str | None
+    variables: Mapping[str, str]
     allowed: bool
     offline: str | None
-    deadline_s: float
+    until: float
+    limit: str
+    stall_s: float
+    pickles: bool
     wait: Callable[[float], None]
+    say: Callable[[str], object]
+    terminal: str | None = None
 
     @property
     def branch(self) -> str:
         """The revision as the hub knows it."""
-        return self.revision or constants.DEFAULT_REVISION
+        return self.revision or DEFAULT_REVISION
+
+    @property
+    def host(self) -> str:
+        """Who is asked."""
+        return urlsplit(self.variables.get("HF_ENDPOINT") or _HUB).hostname or "the hub"
+
+    @property
+    def base(self) -> Path:
+        """The repository's folder in the cache."""
+        return repository_folder(self.cache, self.repository)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds to the deadline."""
+        return self.until - time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A folder of the hub's cache that holds one commit."""
+class Fetched:
+    """A folder of the hub's cache that holds one commit, or why there is none.
 
-    folder: Path
-    commit: str
-    downloaded: bool
-    reason: str
+    `room` is None where nothing had to be downloaded.
+    """
+
+    folder: Path | None = None
+    commit: str | None = None
+    downloaded: bool = False
+    reason: str = ""
+    failure: Finding | None = None
+    room: RoomFacts | None = None
 
 
-def fetch(request: Request) -> Snapshot | Finding:
+def fetch(request: Request) -> Fetched:
     """The complete snapshot, or the failed check that says why there is none."""
-    cached, lacking = _cached(request)
-    if cached is not None and not lacking:
-        return Snapshot(
-            cached, cached.name, downloaded=False, reason=f"{request.branch} as it is in the cache"
-        )
-    if not request.allowed or request.offline:
-        return _not_cached(request, lacking)
-    retrying = Retrying(
-        retry=retry_if_exception(is_temporary),
-        stop=stop_after_attempt(_ATTEMPTS) | stop_after_delay(request.deadline_s),
-        wait=wait_random_exponential(multiplier=1, max=_LONGEST_WAIT_S),
-        sleep=request.wait,
-        reraise=True,
+    cached = find_snapshot(
+        request.cache, request.repository, request.revision, pickles=request.pickles
     )
-    host = urlsplit(request.endpoint or constants.ENDPOINT).hostname or "the hub"
+    may_ask = request.allowed and not request.offline
+    if cached is not None and not cached.lacking and not (cached.in_doubt and may_ask):
+        return _from_cache(request, cached)
+    if not may_ask:
+        return Fetched(failure=_not_cached(request, cached))
+    got = _download(request)
+    if cached is not None and cached.in_doubt and _is_temporary(got.failure):
+        # All that its own files name is there; what could not be asked is whether there is more.
+        return _from_cache(request, cached)
+    return got
+
+
+def _from_cache(request: Request, cached: Cached) -> Fetched:
+    reason = f"{request.branch} as it is in the cache"
+    if cached.in_doubt:
+        reason += f", beside {cached.n_unfinished} unfinished download(s)"
+    return Fetched(cached.folder, cached.commit, reason=reason)
+
+
+def _is_temporary(failure: Finding | None) -> bool:
+    return failure is not None and failure.fault is Fault.TEMPORARY
+
+
+def _download(request: Request) -> Fetched:
+    # Imported here, as is whatever it imports: a complete cache needs none of it.
+    from app.probes.fetch_attempts import attempts
+    from app.probes.fetch_run import Done
+
+    terminal = Terminal.of(request.terminal) if request.terminal else None
+    teller = Teller(request.repository, request.say, terminal)
     try:
-        folder = retrying(_download, request)
-    except KNOWN as error:
-        found = finding_of(
-            error,
-            what=f"{request.repository} at {request.branch} could not be had from {host}",
-            expected="the repository's files at that revision",
-        )
-        if found is None:
-            raise
+        got, room = attempts(request, teller)
+    finally:
+        teller.end()
+    if isinstance(got, Done):
+        reason = f"{request.branch} of {request.host}, downloaded now"
+        return Fetched(got.folder, got.commit, downloaded=True, reason=reason, room=room)
+    if isinstance(got, Cause):
+        return Fetched(failure=_refused(request, got), room=room)
+    return Fetched(failure=_no_room(request, room), room=room)
+
+
+def _refused(request: Request, cause: Cause) -> Finding:
+    found = finding_of(
+        cause,
+        what=f"{request.repository} at {request.branch} could not be had from {request.host}",
+        expected="the repository's files at that revision",
+        has_token=bool(request.token),
+    )
+    if cause.about != "revision" or request.asked == request.repository:
         return found
-    return Snapshot(
-        folder, folder.name, downloaded=True, reason=f"{request.branch} of {host}, downloaded now"
+    has_it = {True: "which has it", False: "which has it not", None: "which was not asked"}
+    return failed(
+        f"{request.repository} has no revision {request.branch}: BOOT_REVISION is looked for in "
+        f"the repository that Unsloth maps {request.asked} to ({has_it[cause.elsewhere]})",
+        expected=f"a revision of {request.repository}",
+        actual=cause.actual,
+        next_step=f"take a revision of {request.repository}, or unset BOOT_REVISION; to load "
+        f"{request.asked} itself, download it and give its folder in BOOT_BASE_MODEL_ID",
+        fault=cause.fault,
     )
 
 
-def _cached(request: Request) -> tuple[Path | None, tuple[str, ...]]:
-    """The snapshot in the cache and what it lacks; no snapshot is None.
-
-    The client knows a snapshot to be incomplete only where it kept the repository's listing, hence
-    the look at config and weights besides.
-    """
-    try:
-        folder = Path(
-            snapshot_download(
-                request.repository,
-                revision=request.revision,
-                cache_dir=request.cache,
-                local_files_only=True,
-                allow_patterns=list(ALLOW),
-                ignore_patterns=list(IGNORE),
-            )
-        )
-    except LocalEntryNotFoundError as error:
-        partial = getattr(error, "snapshot_path", None)
-        return (None, ()) if partial is None else (Path(partial), ("files of the listing",))
-    except OSError:
-        return None, ()  # an unreadable cache: the download names what is wrong with it
-    choice = choose_weights(folder)
-    lacking = [] if not choice.config.problem else ["config.json"]
-    lacking += missing_weights(folder) if choice.files else ["weights"]
-    return folder, tuple(lacking)
-
-
-def _download(request: Request) -> Path:
-    """One attempt.
-
-    The client falls back to whatever is cached when the hub does not answer; asking for the
-    commit first makes that failure an exception, with its status.
-    """
-    api = HfApi(endpoint=request.endpoint, token=request.token)
-    api.model_info(request.repository, revision=request.revision, timeout=_ASK_TIMEOUT_S)
-    return Path(
-        snapshot_download(
-            request.repository,
-            revision=request.revision,
-            cache_dir=request.cache,
-            token=request.token,
-            endpoint=request.endpoint,
-            allow_patterns=list(ALLOW),
-            ignore_patterns=list(IGNORE),
-        )
+def _no_room(request: Request, room: RoomFacts | None) -> Finding:
+    """The stage's other check says how much is needed; this one, what that led to."""
+    needed = size(room.wanted_bytes) if room else "more"
+    free = size(room.free_bytes) if room else "too little"
+    return failed(
+        f"{request.repository} was not downloaded: it needs {needed}, and {free} are free",
+        expected=f"{needed} free on the disk of {request.cache}",
+        actual=f"{free} free",
+        next_step="free space there, or set HF_HOME to a folder on a larger disk",
+        fault=Fault.READ_ERROR,
     )
 
 
-def _not_cached(request: Request, lacking: tuple[str, ...]) -> Finding:
+def _not_cached(request: Request, cached: Cached | None) -> Finding:
     why = f"{request.offline} is set" if request.offline else "BOOT_DOWNLOAD is never"
     undo = f"unset {request.offline}" if request.offline else "set BOOT_DOWNLOAD=if-missing"
-    there = f"a snapshot without {listed(lacking)}" if lacking else "no snapshot"
+    there = f"a snapshot without {listed(cached.lacking)}" if cached else "no snapshot"
+    others = [] if cached else commits(request.cache, request.repository)
+    if others:
+        there = f"no snapshot of {request.branch}, but of {listed(others, 3)}"
+        undo += f", or set BOOT_REVISION={others[0]}"
     return failed(
         f"{request.repository} at {request.branch} is not complete in the cache, and {why}",
         expected=f"a complete snapshot below {request.cache}",

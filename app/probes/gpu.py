@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import re
-import signal
-import subprocess
-import sys
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from app.facts.board import BoardFacts, NvmlFacts
 from app.facts.gpu import DeviceFacts, GpuFacts
-from app.facts.words import signal_name
 from app.plan import Plan
-from app.probes import cuda_child
+from app.probes import driver_files
+from app.probes.driver_children import CudaAnswer, ask_driver
+from app.probes.wheel import torch_architectures
 
 # A cold driver without persistence mode takes some seconds for its first client; NVIDIA documents
 # no bound. Ten times that is a hang.
 DEADLINE_S = 30.0
-_LIBRARY = "libcuda.so.1"
-# Where the dynamic loader looks without LD_LIBRARY_PATH and its cache (x86-64).
-_LOADER_FOLDERS = (
-    *("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu"),
-    *("/lib64", "/usr/lib64", "/lib", "/usr/lib"),
+# Of the stage's own deadline, after which nobody is left to name what hangs.
+_SHARE = 0.8
+# An NVSwitch node answers 802 until its fabric manager has trained the links: some minutes at most.
+WINDOW_S, _WINDOW_SHARE = 180.0, 0.6
+# With a CUDA device that answers already: one GPU needs no fabric, so it gets less of our time.
+_USABLE_WINDOW_S = 30.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 5.0
+_LEAST_S = 0.1  # for a last question, where the stage's deadline leaves nothing
+
+_NOT_READY = 802  # CUDA_ERROR_SYSTEM_NOT_READY
+_FABRIC_IN_PROGRESS = 2  # NVML_GPU_FABRIC_STATE_IN_PROGRESS
+_CUDA = driver_files.CUDA
+# By which launchers grant devices, and CUDA's own.
+_ASKED = (
+    *("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
+    *("SLURM_JOB_GPUS", "SLURM_STEP_GPUS"),
 )
-# /dev/dxg is the device of Windows' subsystem for Linux, which has no /dev/nvidia*.
-_DEVICE = re.compile(r"nvidia\d+|nvidiactl|nvidia-uvm|dxg")
-_VERSION = re.compile(r"\b(\d{3,4}\.\d+(?:\.\d+)*)\b")
 
 
 def probe_gpu(
@@ -42,97 +46,122 @@ def probe_gpu(
     devices: Path = Path("/dev"),
     proc: Path = Path("/proc"),
 ) -> GpuFacts:
-    """Device files first: without them and without the library there is nothing to ask."""
+    """Files first: without device files and without the library there is nothing to ask.
+
+    `limit_s` is the stage's deadline, 0 for none: all questions end well before it. `deadline_s`
+    bounds one process that asks.
+    """
     if not plan.profile.needs_gpu:
         return GpuFacts()
-    try:
-        files = tuple(
-            sorted(path.name for path in devices.iterdir() if _DEVICE.fullmatch(path.name))
-        )
-    except OSError:
-        files = ()
-    library = find_library(environ)
-    seen: dict[str, Any] = {
-        "device_files": files,
-        "libcuda": library,
-        "driver": _kernel_driver(proc),
-        "visible": environ.get("CUDA_VISIBLE_DEVICES"),
-    }
-    if not files and not library:
-        return GpuFacts(**seen, load_error=f"{_LIBRARY} is nowhere in the loader's path")
-    answer = ask_driver(environ, deadline_s)
-    found = tuple(
-        DeviceFacts(**device | {"capability": tuple(device["capability"])})
-        for device in answer.pop("devices", ())
+    seen = _seen(plan, environ, devices, proc)
+    if not seen.device_files and not seen.libcuda:
+        return replace(seen, load_error=f"{_CUDA} is nowhere in the loader's path")
+
+    def asking(left_s: float, with_nvml: bool) -> tuple[CudaAnswer, NvmlFacts | None]:  # noqa: FBT001 - a callback
+        within_s = min(deadline_s, left_s)
+        return ask_driver(environ, within_s, devices=devices, proc=proc, with_nvml=with_nvml)
+
+    cuda, nvml, waited_s = ask_until_ready(asking, limit_s, say)
+    found = _with_slices(_devices(cuda), nvml.boards)
+    architectures, source = torch_architectures(plan.baked) if found else ((), "")
+    return replace(
+        seen,
+        libcuda=cuda.libcuda or seen.libcuda,
+        unopenable={**seen.unopenable, **cuda.unopenable},
+        load_error=cuda.load_error,
+        init_error=cuda.init_error,
+        call=cuda.call,
+        n_devices=cuda.n_devices,
+        devices=found,
+        cuda_version=cuda.cuda_version,
+        probe_problem=cuda.problem,
+        waited_s=waited_s,
+        nvml=nvml,
+        architectures=architectures,
+        architectures_source=source,
     )
-    return GpuFacts(**seen | {k: v for k, v in answer.items() if v != ""}, devices=found)
 
 
-def find_library(environ: Mapping[str, str]) -> str:
-    """The path where the loader would find libcuda, without loading it; empty when nowhere.
+def _seen(plan: Plan, environ: Mapping[str, str], devices: Path, proc: Path) -> GpuFacts:
+    """What files and variables tell, with no call into the driver."""
+    names, unopenable = driver_files.device_files(devices)
+    driver = driver_files.kernel_driver(proc)
+    in_image = plan.baked is not None
+    libraries = driver_files.driver_libraries(environ, driver, proc, in_image=in_image)
+    return GpuFacts(
+        device_files=names,
+        unopenable=unopenable,
+        libcuda=next((file.path for file in libraries if file.name == _CUDA), ""),
+        libraries=libraries,
+        driver=driver,
+        visible=environ.get("CUDA_VISIBLE_DEVICES"),
+        asked={name: environ[name] for name in _ASKED if name in environ},
+    )
 
-    Loading runs the library's constructors, which the supervisor must not: they can hang.
+
+Asking = Callable[[float, bool], tuple[CudaAnswer, NvmlFacts | None]]
+
+
+def ask_until_ready(
+    ask: Asking, limit_s: float, say: Callable[[str], object]
+) -> tuple[CudaAnswer, NvmlFacts, float]:
+    """Ask, and again while the driver says that it is coming up; the seconds that this took.
+
+    `ask` gets the seconds that are left for an answer, and whether NVML is worth asking.
     """
-    folders = [*filter(None, environ.get("LD_LIBRARY_PATH", "").split(":")), *_LOADER_FOLDERS]
-    for folder in folders:
-        path = Path(folder) / _LIBRARY
-        if path.exists():
-            return str(path)
-    with contextlib.suppress(OSError):
-        # The cache ends in NUL-terminated paths (glibc, dl-cache.h).
-        for text in Path("/etc/ld.so.cache").read_bytes().split(b"\0"):
-            if text.startswith(b"/") and text.endswith(b"/" + _LIBRARY.encode()):
-                return text.decode(errors="replace")
-    return ""
+    began = time.monotonic()
+    window_s = min(WINDOW_S, limit_s * _WINDOW_SHARE) if limit_s else WINDOW_S
+    nvml, pause_s, asked = NvmlFacts(), _FIRST_PAUSE_S, 0
+    while True:
+        left_s = limit_s * _SHARE - (time.monotonic() - began) if limit_s else DEADLINE_S
+        # NVML that gave no answer once would take the time of every question.
+        cuda, told = ask(max(_LEAST_S, left_s), not nvml.problem)
+        nvml = told or nvml
+        asked += 1
+        why, bound_s = _not_ready(cuda, nvml, window_s)
+        spent_s = time.monotonic() - began
+        pause_s = min(pause_s, bound_s - spent_s)
+        if not why or pause_s <= 0:
+            return cuda, nvml, spent_s if why or asked > 1 else 0.0
+        say(f"{why}: asking again in {pause_s:.0f} s ({spent_s:.0f} of {bound_s:.0f} s are over)")
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-def ask_driver(environ: Mapping[str, str], deadline_s: float) -> dict[str, Any]:
-    """The child's answer, or `probe_problem` when it gave none."""
-    # -I -S: neither the user's modules nor site-packages, which start slowly and can break.
-    command = [sys.executable, "-I", "-S", "-B", str(cuda_child.__file__), str(os.getpid())]
-    try:
-        child = subprocess.Popen(
-            command,
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-    except OSError as error:
-        return {"probe_problem": f"the probing process could not start: {error}"}
-    try:
-        output, _ = child.communicate(timeout=deadline_s)
-    except subprocess.TimeoutExpired:
-        _abandon(child)
-        return {"probe_problem": f"no answer within {deadline_s:g} s"}
-    if child.returncode < 0:
-        name = signal_name(-child.returncode)
-        return {"probe_problem": f"the probing process died of signal {name}"}
-    try:
-        answer = json.loads(output)
-    except ValueError:
-        answer = None
-    if not isinstance(answer, dict) or child.returncode:
-        return {"probe_problem": f"the probing process answered nothing (exit {child.returncode})"}
-    return answer
+def _not_ready(cuda: CudaAnswer, nvml: NvmlFacts, window_s: float) -> tuple[str, float]:
+    """Why it is worth to ask again, empty when it is not, and for how many seconds in all."""
+    if cuda.problem or cuda.load_error:
+        return "", 0.0
+    if cuda.init_error == _NOT_READY:
+        return f"the CUDA driver is not ready ({cuda.call} returned {_NOT_READY})", window_s
+    if any(board.fabric_state == _FABRIC_IN_PROGRESS for board in _own(cuda, nvml)):
+        bound_s = window_s if cuda.init_error else min(window_s, _USABLE_WINDOW_S)
+        return "the NVLink fabric is coming up (by NVML)", bound_s
+    return "", 0.0
 
 
-def _abandon(child: subprocess.Popen[bytes]) -> None:
-    """Kill the child; one that hangs inside the kernel cannot die, and is left behind."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(timeout=1.0)
-    if child.stdout is not None:
-        child.stdout.close()
+def _own(cuda: CudaAnswer, nvml: NvmlFacts) -> list[BoardFacts]:
+    """The boards of the CUDA devices; all where CUDA does not tell of any."""
+    facts = GpuFacts(devices=cuda.devices, nvml=nvml)
+    matched = [facts.board_of(device) for device in cuda.devices]
+    return [board for board in matched if board] if cuda.devices else list(nvml.boards)
 
 
-def _kernel_driver(proc: Path) -> str:
-    """The version of the loaded kernel module, empty when it does not say."""
-    try:
-        text = (proc / "driver" / "nvidia" / "version").read_text(errors="replace")
-    except OSError:
-        return ""
-    found = _VERSION.search(text)
-    return found[1] if found else ""
+def _devices(cuda: CudaAnswer) -> tuple[DeviceFacts, ...]:
+    """With the memory of the only one, which is told last."""
+    if len(cuda.devices) != 1:
+        return cuda.devices
+    (only,) = cuda.devices
+    return (replace(only, free_bytes=cuda.free_bytes, context_error=cuda.context_error),)
+
+
+def _with_slices(
+    devices: tuple[DeviceFacts, ...], boards: tuple[BoardFacts, ...]
+) -> tuple[DeviceFacts, ...]:
+    """A device that NVML knows as a slice is one, also where CUDA does not say so."""
+    slices = {uuid for board in boards for uuid in board.mig_uuids or ()}
+    found = []
+    for device in devices:
+        own = "MIG-" + device.uuid.partition("-")[2]
+        found.append(replace(device, uuid=own, mig=True) if own in slices else device)
+    return tuple(found)

@@ -2,108 +2,53 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import secrets
 import socket
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from app.facts.host import Folder, FolderFacts, HostFacts, cache_folders
+from app.facts.host import Folder, HostFacts, cache_folders
 from app.facts.job_target import JobTargetFacts
-from app.facts.words import is_utf8, one_line
 from app.plan import Plan
+from app.probes.folders import probe_folder
 from app.probes.job_target import look, search_path_here
+from app.probes.limits import probe_limits
 from app.probes.memory import probe_memory
+from app.probes.mounts import mounts
+from app.probes.node import account_facts, clock_facts, machine_facts
+from app.probes.packages import probe_packages
+from app.probes.shared_memory import probe_shared_memory
+from app.probes.surroundings import probe_surroundings
+from app.probes.toolchain import compiling, deadline_of
 
-_PROBE = ".bootguard-probe-"
-_STALE_AFTER_S = 600.0  # a probe takes milliseconds
+_PROC = Path("/proc")
 
 
-def probe_host(plan: Plan, environ: Mapping[str, str]) -> HostFacts:
-    """Write to every folder that this boot will use, and read the rest."""
+def probe_host(plan: Plan, environ: Mapping[str, str], *, limit_s: float = 0.0) -> HostFacts:
+    """Write to every folder that this boot will use, and read the rest.
+
+    `limit_s` is the deadline of the stage, 0 for none: a compiler that hangs is named before it.
+    """
     report = Folder("report", str(plan.report_dir.absolute()), "BOOT_REPORT_DIR")
     folders = cache_folders(environ, plan.profile)
-    return HostFacts(
-        hostname=socket.gethostname(),
-        uid=os.getuid(),
-        n_cpus=len(os.sched_getaffinity(0)),
-        report=probe_folder(report),
-        caches=tuple(probe_folder(folder) for folder in folders.all()),
-        memory=probe_memory(Path("/proc")),
-        job=_job(plan, environ),
-    )
+    table = mounts(_PROC)
+    with compiling(plan, environ, deadline_of(limit_s)) as toolchain:
+        return HostFacts(
+            hostname=socket.gethostname(),
+            account=account_facts(environ),
+            limits=probe_limits(_PROC),
+            clock=clock_facts(),
+            report=probe_folder(report, table),
+            caches=tuple(probe_folder(folder, table) for folder in folders.all()),
+            machine=machine_facts(_PROC, environ),
+            memory=probe_memory(_PROC),
+            shared_memory=probe_shared_memory(),
+            surroundings=probe_surroundings(environ),
+            job=_job(plan, environ),
+            packages=probe_packages(plan, environ),
+            toolchain=toolchain.facts(),  # last: it waits for the compiler
+        )
 
 
 def _job(plan: Plan, environ: Mapping[str, str]) -> JobTargetFacts | None:
     """The job's target as the worker will look for it."""
     return None if plan.job is None else look(plan.job, search_path_here(environ))
-
-
-def probe_folder(folder: Folder) -> FolderFacts:
-    """Do in the folder what will be done there, as this uid; it is created where missing.
-
-    Permission bits prove nothing: root squash, read-only mounts, quotas and full disks show up
-    only in a real write.
-    """
-    if not Path(folder.path).is_absolute():
-        why = "a literal ~: HOME is unset and this uid has no account" if "~" in folder.path else ""
-        return FolderFacts(folder, f"{folder.path!r} is not an absolute path{why and f' ({why})'}")
-    if not is_utf8(folder.path):
-        shown = one_line(folder.path, 400)
-        return FolderFacts(folder, f"{shown} is no UTF-8, and few libraries can open such a path")
-    path = Path(folder.path)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        write_through(path)
-    except (OSError, ValueError) as error:  # ValueError: a NUL byte in the path
-        number = error.errno if isinstance(error, OSError) else None
-        problem = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        where = getattr(error, "filename", None) or folder.path
-        return FolderFacts(folder, f"{problem} ({where})", number, *_space(path))
-    return FolderFacts(folder, "", None, *_space(path))
-
-
-def write_through(folder: Path) -> None:
-    """Create, fsync, rename and unlink one small file; leaves nothing behind.
-
-    Raises:
-        OSError: one of the four did not work.
-    """
-    _clear_stale(folder)
-    name = f"{_PROBE}{os.getpid()}-{secrets.token_hex(4)}"
-    first, second = folder / name, folder / f"{name}.renamed"
-    try:
-        handle = os.open(first, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        try:
-            # A page: a full disk still gives out empty files.
-            os.write(handle, b"\0" * 4096)
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-        first.rename(second)
-        second.unlink()
-    except OSError:
-        for left in (first, second):
-            with contextlib.suppress(OSError):
-                left.unlink()
-        raise
-
-
-def _clear_stale(folder: Path) -> None:
-    """Remove what killed boots have left; the age keeps it off those that run."""
-    oldest = time.time() - _STALE_AFTER_S
-    for left in folder.glob(f"{_PROBE}*"):
-        with contextlib.suppress(OSError):
-            if left.lstat().st_mtime < oldest:
-                left.unlink()
-
-
-def _space(path: Path) -> tuple[int | None, int | None]:
-    """Bytes free to this uid and in total on the file system, None where it cannot be asked."""
-    try:
-        found = os.statvfs(path)
-    except (OSError, ValueError):
-        return None, None
-    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize

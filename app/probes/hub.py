@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from app import rehearsal
 from app.errors import BootError
-from app.facts.cache import CacheFacts, FileEntry
+from app.facts.cache import CacheFacts, FileEntry, VerifyFacts
 from app.facts.host import cache_folders, expand, offline_variable
-from app.facts.words import is_utf8, one_line
-from app.outcome import Fault, Finding, failed
+from app.limits import NEVER
 from app.plan import Plan
+from app.probes import verify
+from app.probes.asked import doubted, in_the_way, not_utf8, refuse
+from app.probes.fetch import Fetched, Request, fetch
 from app.probes.names import read_tables, unsloth_models_folder
 from app.probes.weights import missing_weights
 
-if TYPE_CHECKING:
-    from app.probes.fetch import Snapshot
-
 # A first build takes about ten seconds on two cores.
 REHEARSAL_TIMEOUT_S = 600.0
-_LONGEST_NAME = 96  # characters, of a repository
 # .../models--org--name/snapshots/<commit>: a folder of the hub's cache knows its own origin.
 _SNAPSHOT = re.compile(r".*/models--(?P<repo>[^/]+)/snapshots/(?P<commit>[0-9a-f]{40})")
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What the stage may use: time, and ways to tell how far it is.
+
+    `limit_s` is the stage's deadline, whose setting `limit` names; `terminal` the path of a
+    descriptor that may be a terminal.
+    """
+
+    limit_s: float = 3600.0
+    stall_s: float = 60.0
+    wait: Callable[[float], None] = time.sleep
+    say: Callable[[str], object] = lambda _text: None
+    terminal: str | None = None
+
+    @property
+    def allowed_s(self) -> float:
+        """The time to use: the finding must come before the deadline, which kills."""
+        return self.limit_s - min(5.0, 0.1 * self.limit_s) if self.limit_s < NEVER else NEVER
 
 
 def resolve_model(
@@ -35,69 +53,73 @@ def resolve_model(
     environ: Mapping[str, str],
     *,
     token: str | None = None,
-    deadline_s: float = 1800.0,
-    wait: Callable[[float], None] = time.sleep,
+    means: Means | None = None,
 ) -> CacheFacts:
-    """Decide what is loaded, and see that its files are on this machine.
+    """Decide what is loaded, and see that its files are on this machine and as they should be."""
+    means = means or Means()
+    until = time.monotonic() + means.allowed_s
+    facts = _found(plan, environ, token, means, until)
+    if facts.folder is None or facts.list_problem:
+        return facts
+    if facts.origin == "rehearsal":
+        return replace(facts, verified=VerifyFacts(skipped="the rehearsal model is built here"))
+    told = verify.Means(until, means.say)
+    return replace(facts, verified=verify.verify(facts.folder, facts.files, plan.verify, told))
 
-    `deadline_s` ends the retries, not a transfer that makes progress.
-    """
+
+def _found(
+    plan: Plan, environ: Mapping[str, str], token: str | None, means: Means, until: float
+) -> CacheFacts:
     asked = plan.request.base_model_id
     folders = cache_folders(environ, plan.profile)
     if asked == rehearsal.MODEL_NAME:
         return _rehearsal(plan, Path(folders.root.path), environ)
     path = Path(expand(asked, environ))
-    found = _in_the_way(path)
+    found = in_the_way(path)
     if found is None:
         return _folder(plan, path.absolute())
     facts = CacheFacts(asked, asked, "hub", "")
-    refused = _refuse(asked, path, found)
+    refused = refuse(asked, path, found)
     if refused is not None:
         return replace(facts, origin="folder", failure=refused)
-    refused = _not_utf8(folders.hub.path)
+    refused = not_utf8(folders.hub.path)
     if refused is not None:
         return replace(facts, failure=refused)
     facts = _mapped(plan, facts)
-    # Imported here: the client costs a third of a second that folders and rehearsals need not pay.
-    from app.probes.fetch import Request, fetch
-
     request = Request(
+        asked=asked,
         repository=facts.model_id,
         revision=plan.revision,
-        cache=folders.hub.path,
+        # As the client has it, and absolute: the child may not depend on the working folder.
+        cache=os.path.realpath(folders.hub.path),
         token=token,
-        endpoint=environ.get("HF_ENDPOINT") or None,
+        variables=environ,
         allowed=plan.download == "if-missing",
         offline=offline_variable(environ),
-        deadline_s=deadline_s,
-        wait=wait,
+        until=until,
+        limit=f"BOOT_CACHE_TIMEOUT_S={means.limit_s:g}",
+        stall_s=means.stall_s,
+        pickles=plan.allow_pickle,
+        wait=means.wait,
+        say=means.say,
+        terminal=means.terminal,
     )
     return _fetched(facts, fetch(request), path)
 
 
-def _fetched(facts: CacheFacts, got: Snapshot | Finding, path: Path) -> CacheFacts:
-    if isinstance(got, Finding):
-        return replace(facts, failure=_doubted(got, facts.requested_id, path))
+def _fetched(facts: CacheFacts, got: Fetched, path: Path) -> CacheFacts:
+    if got.failure is not None:
+        failure = doubted(got.failure, facts.requested_id, path)
+        return replace(facts, failure=failure, room=got.room)
     found = replace(
         facts,
         folder=got.folder,
         revision=got.commit,
         downloaded=got.downloaded,
         reason=f"{facts.reason}; {got.reason}",
+        room=got.room,
     )
     return _with_files(found)
-
-
-def _doubted(failure: Finding, asked: str, path: Path) -> Finding:
-    """A relative folder that is not there looks like a name of the hub, so both are said."""
-    shown = one_line(str(path.absolute()), 200)
-    return replace(
-        failure,
-        reason=f"there is no folder {shown}, so {asked} is taken for a name of the hub: "
-        f"{failure.reason}",
-        next_step=f"{failure.next_step}; for a folder, mount it there or give its whole path in "
-        "BOOT_BASE_MODEL_ID",
-    )
 
 
 def _rehearsal(plan: Plan, cache: Path, environ: Mapping[str, str]) -> CacheFacts:
@@ -108,7 +130,7 @@ def _rehearsal(plan: Plan, cache: Path, environ: Mapping[str, str]) -> CacheFact
         "built here, nothing is downloaded",
         ignored_revision=plan.revision,
     )
-    refused = _not_utf8(str(cache))
+    refused = not_utf8(str(cache))
     if refused is not None:
         return replace(facts, failure=refused)
     try:
@@ -120,7 +142,7 @@ def _rehearsal(plan: Plan, cache: Path, environ: Mapping[str, str]) -> CacheFact
 
 def _folder(plan: Plan, path: Path) -> CacheFacts:
     """A local folder is loaded as it is: no name mapping applies to it, in Unsloth neither."""
-    refused = _not_utf8(str(path))
+    refused = not_utf8(str(path))
     if refused is not None:
         asked = plan.request.base_model_id
         return CacheFacts(asked, asked, "folder", "a local folder", failure=refused)
@@ -140,60 +162,6 @@ def _folder(plan: Plan, path: Path) -> CacheFacts:
     return _with_files(facts)
 
 
-def _in_the_way(path: Path) -> str | None:
-    """None for a folder; else what is there instead, empty when nothing is."""
-    try:
-        return None if stat.S_ISDIR(path.stat().st_mode) else "a file, and a model is a folder"
-    except (FileNotFoundError, NotADirectoryError):
-        return ""
-    except (OSError, ValueError) as error:
-        return getattr(error, "strerror", None) or str(error)
-
-
-def _not_utf8(path: str) -> Finding | None:
-    """Why a folder must not hold the model; safetensors opens no such file, nor does a report."""
-    if is_utf8(path):
-        return None
-    return failed(
-        f"the path {one_line(path, 400)} is no UTF-8, and weights in it cannot be opened",
-        expected="a path in UTF-8",
-        actual=one_line(path, 400),
-        next_step="name or mount the folder under a path in UTF-8 (BOOT_BASE_MODEL_ID, the working "
-        "folder, HF_HOME, XDG_CACHE_HOME, HOME)",
-        fault=Fault.CONFIG,
-    )
-
-
-def _refuse(asked: str, path: Path, found: str) -> Finding | None:
-    """What is neither an existing folder nor a possible name of the hub."""
-    if found or asked.startswith(("/", ".", "~", "$")) or asked.count("/") > 1 or asked[-1:] == "/":
-        return failed(
-            f"there is no model folder {one_line(str(path))}" + (f": {found}" if found else ""),
-            expected="a folder with config.json, tokenizer and *.safetensors",
-            actual=found or "nothing at that path",
-            next_step="mount the model into the container where this uid may read it, or correct "
-            "BOOT_BASE_MODEL_ID",
-            fault=Fault.MODEL_ABSENT,
-        )
-    # huggingface_hub's rule (utils/_validators.py), without its import.
-    parts = asked.split("/")
-    valid = (
-        len(asked) <= _LONGEST_NAME
-        and "--" not in asked
-        and ".." not in asked
-        and all(re.fullmatch(r"\w(?:[\w.-]*\w)?", part, re.ASCII) for part in parts)
-    )
-    if valid and not asked.endswith(".git"):
-        return None
-    return failed(
-        f"{asked!r} is neither a folder nor a name of the hub",
-        expected="a folder, organisation/name, or " + rehearsal.MODEL_NAME,
-        actual=repr(asked),
-        next_step="correct BOOT_BASE_MODEL_ID",
-        fault=Fault.CONFIG,
-    )
-
-
 def _mapped(plan: Plan, facts: CacheFacts) -> CacheFacts:
     """Unsloth's mapping, which its CPU backend does not do."""
     if not plan.profile.needs_gpu:
@@ -205,9 +173,11 @@ def _mapped(plan: Plan, facts: CacheFacts) -> CacheFacts:
         return replace(
             facts, reason=f"the name as asked for: Unsloth maps it to no {kind} repository"
         )
-    return replace(
-        facts, model_id=name, reason=f"Unsloth's {kind} repository of {facts.requested_id}"
-    )
+    reason = f"Unsloth's {kind} repository of {facts.requested_id}"
+    if plan.revision is not None:
+        # Unsloth drops a revision where it maps the name; here it is one of what is loaded.
+        reason += f", and BOOT_REVISION {plan.revision} is a revision of that"
+    return replace(facts, model_id=name, reason=reason)
 
 
 def _with_files(facts: CacheFacts) -> CacheFacts:

@@ -9,13 +9,19 @@ from __future__ import annotations
 import errno
 import json
 import ssl
+import traceback
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
 
 import httpx
 from huggingface_hub import errors as hub
+from huggingface_hub.utils._http import parse_ratelimit_headers
 
 from app.errors import causes
 from app.facts import disk
-from app.outcome import Fault, Finding, failed
+from app.outcome import Fault
+from app.probes.hub_answer import AboutT, Cause
 
 # The certificate is not valid yet, or no longer (OpenSSL's verify codes).
 _CLOCK = frozenset({9, 10})
@@ -27,7 +33,7 @@ _WRONG_REQUEST = (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.Inv
 # No answer, or one that is cut, or a page of somebody in between instead of the hub's JSON.
 _UNREACHABLE = (
     *(httpx.TransportError, httpx.DecodingError, httpx.TooManyRedirects, json.JSONDecodeError),
-    *(TimeoutError, ConnectionError, hub.XetDownloadError),
+    *(TimeoutError, ConnectionError, hub.XetDownloadError, hub.FileMetadataError),
 )
 # In this order: the client's "not in the cache" is the symptom of every line above it.
 _BY_CLASS: tuple[tuple[tuple[type[BaseException], ...], Fault], ...] = (
@@ -36,11 +42,10 @@ _BY_CLASS: tuple[tuple[tuple[type[BaseException], ...], Fault], ...] = (
     (_UNREACHABLE, Fault.TEMPORARY),
     ((hub.LocalEntryNotFoundError,), Fault.MODEL_ABSENT),
 )
-# What `fault_of` can tell something about; anything else is not the hub's.
-KNOWN = (
-    *(httpx.HTTPError, httpx.InvalidURL, OSError, ValueError),
-    *(hub.EntryNotFoundError, hub.RevisionResolutionError, hub.XetDownloadError),
-)
+# Of a file, whatever else went wrong before: a write that fails after a resumed transfer has the
+# network's exception as its context.
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+_LONGEST_NUMBER = 9  # digits of seconds: thirty years
 
 
 def status_of(error: BaseException) -> int | None:
@@ -52,11 +57,6 @@ def status_of(error: BaseException) -> int | None:
     return None
 
 
-def is_temporary(error: BaseException) -> bool:
-    """Whether asking again can help."""
-    return fault_of(error) is Fault.TEMPORARY
-
-
 def fault_of(error: BaseException) -> Fault | None:
     """The kind of fault; None for an exception that is not about the hub or the disk."""
     chain = list(causes(error))
@@ -64,6 +64,8 @@ def fault_of(error: BaseException) -> Fault | None:
         if isinstance(cause, ssl.SSLCertVerificationError):
             code = getattr(cause, "verify_code", None)  # set by OpenSSL, not by the class
             return Fault.NODE_UNFIT if code in _CLOCK else Fault.CONFIG
+        if isinstance(cause, OSError) and cause.errno in _FULL:
+            return disk.fault_of(cause.errno)
     said = _fault_said(chain) or _fault_of_status(status_of(error))
     if said is not None:
         return said
@@ -108,6 +110,8 @@ def _fault_of_status(status: int | None) -> Fault | None:
 
 def _fault_of_system(chain: list[BaseException]) -> Fault | None:
     """A full or broken disk may be fine on another node; missing rights are not."""
+    if any(isinstance(cause, MemoryError) for cause in chain):
+        return Fault.HARDWARE_MISMATCH
     for cause in chain:
         if isinstance(cause, OSError) and cause.errno is not None:
             return disk.fault_of(cause.errno) or Fault.CONFIG
@@ -119,49 +123,56 @@ def _fault_of_system(chain: list[BaseException]) -> Fault | None:
     return None
 
 
-_STEPS: dict[Fault, str] = {
-    Fault.MODEL_ABSENT: "check BOOT_BASE_MODEL_ID and BOOT_REVISION; a private repository looks "
-    "absent without a token that may read it (HF_TOKEN)",
-    Fault.ACCESS_DENIED: "accept the model's licence on its page, and set HF_TOKEN to a token of "
-    "that account that may read it",
-    Fault.TEMPORARY: "try again later; a filled cache needs no hub",
-    Fault.READ_ERROR: "free space on the cache's disk, or take another node",
-    Fault.CONFIG: "check HF_ENDPOINT, the proxy and CA variables, and that this uid may write to "
-    "the cache",
-    Fault.NODE_UNFIT: "set this node's clock: the hub's certificate is not valid at its time",
-}
-
-
-# No answer at all is seldom the hub's fault: the way to it is.
-_NO_ANSWER = (
-    "check this node's network, the proxy variables and HF_ENDPOINT, then try again; a filled "
-    "cache needs no hub"
-)
-_RATE = "try again later; HF_TOKEN raises the rate limit, and a filled cache needs no hub"
-
-
-def _step(fault: Fault, status: int | None) -> str:
-    if fault is Fault.TEMPORARY and status is None:
-        return _NO_ANSWER
-    return _RATE if status == httpx.codes.TOO_MANY_REQUESTS else _STEPS[fault]
-
-
-def finding_of(error: BaseException, *, what: str, expected: str) -> Finding | None:
-    """The failed check that an exception amounts to; None when it must be raised on."""
+def cause_of(error: BaseException) -> Cause:
+    """What an exception amounts to; one that is not about the hub or the disk is a bug of ours."""
+    chain = list(causes(error))
+    numbers = [c.errno for c in chain if isinstance(c, OSError) and c.errno and c.errno > 0]
     fault = fault_of(error)
-    if fault is None:
-        return None
-    status = status_of(error)
-    said = f"HTTP {status}" if status is not None else ""
-    numbers = [c.errno for c in causes(error) if isinstance(c, OSError) and c.errno]
-    if not said and numbers:
-        said = errno.errorcode.get(numbers[-1], str(numbers[-1]))
-    names = " <- ".join(dict.fromkeys(type(cause).__name__ for cause in causes(error)))
-    actual = f"{said} ({names})" if said else names
-    return failed(
-        f"{what}: {actual}",
-        expected=expected,
-        actual=actual,
-        next_step=_step(fault, status),
-        fault=fault,
+    return Cause(
+        fault=fault or Fault.INTERNAL,
+        names=tuple(dict.fromkeys(type(cause).__name__ for cause in chain)),
+        status=status_of(error),
+        number=numbers[-1] if numbers else None,
+        about=_about(chain),
+        retry_after_s=_retry_after(chain),
+        where="" if fault else _where(error),
     )
+
+
+def asked_to_wait(response: httpx.Response) -> float | None:
+    """Seconds after which a busy hub wants to be asked again, None where it does not say.
+
+    Its own rate limit (`RateLimit: "api";r=0;t=55`), else Retry-After as seconds or as a date.
+    """
+    limit = parse_ratelimit_headers(response.headers)
+    if limit is not None and limit.remaining == 0:
+        return float(limit.reset_in_seconds)
+    text = response.headers.get("Retry-After", "").strip()
+    if text.isdigit():
+        return float(text[:_LONGEST_NUMBER])
+    try:
+        date = parsedate_to_datetime(text)
+        return max(0.0, (date - datetime.now(UTC)).total_seconds())
+    except (TypeError, ValueError):  # no date, or one without a zone
+        return None
+
+
+def _retry_after(chain: list[BaseException]) -> float | None:
+    for cause in chain:
+        response = getattr(cause, "response", None)
+        if isinstance(response, httpx.Response):
+            return asked_to_wait(response)
+    return None
+
+
+def _about(chain: list[BaseException]) -> AboutT:
+    if any(isinstance(cause, hub.RevisionNotFoundError) for cause in chain):
+        return "revision"
+    absent = any(isinstance(cause, hub.RepositoryNotFoundError) for cause in chain)
+    return "repository" if absent and _fault_said(chain) is Fault.MODEL_ABSENT else ""
+
+
+def _where(error: BaseException) -> str:
+    """The last line of code, without its text."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""

@@ -5,16 +5,25 @@ Chat templates are not run: that is the load's business.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from app.facts.checkpoint import TokenFacts
 from app.probes.files import read_bytes
-from app.probes.weights import CONFIG, SNIFF, JsonFile, read_json, sniff
+from app.probes.sniff import SNIFF, sniff
+from app.probes.tokenizer_file import read_tokenizer
+from app.probes.weights import CONFIG, JsonFile, read_json
 
-_SNIFFED = (".json", ".model", ".txt", ".jinja")
+# Looked at by their first bytes; other texts in a folder are nobody's.
+_SNIFFED = (".model", ".jinja")
+_VOCABULARIES = frozenset(
+    (
+        *("vocab.json", "merges.txt", "vocab.txt", "added_tokens.json", "tekken.json"),
+        *("chat_template.json", "video_preprocessor_config.json"),
+    )
+)
 _TOKENIZER = "tokenizer.json"
 _TOKENIZER_CONFIG = "tokenizer_config.json"
 _GENERATION = "generation_config.json"
@@ -46,15 +55,25 @@ def read_small_files(folder: Path, names: tuple[str, ...], config: Mapping[str, 
     errnos: dict[str, int] = {}
     objects: dict[str, Mapping[str, Any]] = {}
     for name in names:
-        if not name.endswith(_SNIFFED) or name == CONFIG:
+        read = _reader(name)
+        if read is None:
             continue
-        found = read_json(folder / name) if name in _OBJECTS else _sniffed(folder / name)
+        found = read(folder / name)
         problem = found.problem or _shape_problem(name, found.data)
         if problem:
             broken[name] = problem
             errnos[name] = found.errno or 0
         objects[name] = found.data
     return SmallFiles(broken, errnos, _tokens(folder, objects, config))
+
+
+def _reader(name: str) -> Callable[[Path], JsonFile] | None:
+    """How a file of this name is read, None for one that no load opens."""
+    if name == _TOKENIZER:
+        return read_tokenizer
+    if name in _OBJECTS:
+        return read_json
+    return _sniffed if name in _VOCABULARIES or name.endswith(_SNIFFED) else None
 
 
 def _sniffed(path: Path) -> JsonFile:
@@ -104,6 +123,8 @@ def _largest(vocab: object) -> int:
         return len(vocab) - 1
     if not isinstance(vocab, dict):
         return -1
+    if set(map(type, vocab.values())) == {int}:
+        return int(max(vocab.values()))  # of 262,144 in a third of the time
     return max((number for number in vocab.values() if type(number) is int), default=-1)
 
 

@@ -7,15 +7,34 @@ transformers 5.17 (`modeling_utils._get_resolved_checkpoint_files`): the name in
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from app.facts.words import one_line
-from app.probes.files import read_bytes
+from app.facts.words import is_utf8, one_line
+from app.probes.files import open_file
+from app.probes.sniff import SNIFF, sniff
+
+__all__ = (  # with two names of another module that others know from here
+    "CONFIG",
+    "INDEX",
+    "JSON_LIMIT",
+    "SINGLE",
+    "SNIFF",
+    "JsonFile",
+    "WeightChoice",
+    "choose_weights",
+    "missing_weights",
+    "parsed",
+    "path_problem",
+    "read_json",
+    "sniff",
+)
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -23,7 +42,19 @@ CONFIG = "config.json"
 _INDEX_SUFFIX = ".safetensors.index.json"
 # The largest real ones: a config of some hundred kB, an index of 20 MB for 300,000 tensors.
 JSON_LIMIT = 64 * 1024 * 1024
-SNIFF = 512  # bytes
+# From this size on no real file is dense in brackets, and Python's lists take 20 times their bytes.
+_DENSE_FROM = 16 * 1024 * 1024
+_DENSE = 10  # bytes per bracket
+_NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+_SHOWN = 80  # characters of an error message
+# What web services answer instead of a file: these keys alone, one of the first ones filled.
+_TELLING = ("error", "message", "detail", "errors")
+_ERROR_KEYS = frozenset(
+    (
+        *(*_TELLING, "status", "statusCode", "status_code", "code", "type", "title", "path"),
+        *("timestamp", "success", "requestId", "request_id", "error_description", "cause"),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,45 +78,43 @@ class WeightChoice:
     unused_index: str = ""
 
 
-def sniff(head: bytes) -> str:
-    """What a file is instead, by its first bytes; empty when nothing is recognised."""
-    start = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    if start.startswith(b"version https://git-lfs"):
-        return "a Git LFS pointer, not the file itself (run `git lfs pull`)"
-    if start.startswith((b"<!doctype", b"<html", b"<head", b"<?xml")):
-        return "an HTML or XML page, not the file itself (a log-in or error page was saved)"
-    if head.startswith(b"PK\x03\x04"):
-        return "a zip archive (a pickled PyTorch file?)"
-    if head.startswith(b"\x1f\x8b"):
-        return "a gzip archive"
-    if head and not head.strip(b"\0"):
-        return "only zero bytes (a download that never finished?)"
-    return ""
-
-
 def read_json(path: Path) -> JsonFile:
     """Read an object; whatever is wrong ends as one line in `problem`."""
     try:
-        text, size = read_bytes(path, JSON_LIMIT)
+        with open_file(path) as file:
+            if file.size > JSON_LIMIT:
+                return JsonFile(problem=f"{file.size} bytes, more than {JSON_LIMIT}")
+            text = file.read(file.size, 0)
     except OSError as error:
         return JsonFile(problem=error.strerror or str(error), errno=error.errno)
     except ValueError as error:  # a NUL byte in the path
         return JsonFile(problem=str(error))
-    if size > JSON_LIMIT:
-        return JsonFile(problem=f"{size} bytes, more than {JSON_LIMIT}")
-    return _parsed(text)
+    return parsed(text)
 
 
-def _parsed(text: bytes) -> JsonFile:
+def parsed(text: bytes) -> JsonFile:
+    """An object of JSON in UTF-8, as the loaders take it: a byte order mark ends them."""
     if not text.strip():
-        return JsonFile(problem="empty")
+        return JsonFile(problem=sniff(text[:SNIFF]) or "empty")
+    if len(text) > _DENSE_FROM and text.count(b"[") + text.count(b"{") > len(text) // _DENSE:
+        return JsonFile(problem="not JSON that a model has: nothing but brackets")
     try:
-        data = json.loads(text.decode("utf-8-sig"))
+        data = json.loads(text.decode())
     except (ValueError, RecursionError) as error:
-        return JsonFile(problem=sniff(text[:SNIFF]) or f"not JSON: {str(error)[:200]}")
+        return JsonFile(problem=sniff(text[:SNIFF]) or _no_json(text, error))
     if not isinstance(data, dict):
         return JsonFile(problem=f"a JSON {type(data).__name__}, not an object")
+    told = [data[key] for key in _TELLING if data.get(key)]
+    if told and data.keys() <= _ERROR_KEYS:
+        said = one_line(str(told[0]), _SHOWN)
+        return JsonFile(problem=f"an error message in JSON, not the file itself: {said}")
     return JsonFile(data)
+
+
+def _no_json(text: bytes, error: Exception) -> str:
+    if text.startswith(b"\xef\xbb\xbf"):
+        return "not JSON: it begins with a byte order mark (save it as plain UTF-8)"
+    return f"not JSON: {one_line(str(error), 200)}"
 
 
 def choose_weights(folder: Path) -> WeightChoice:
@@ -96,22 +125,56 @@ def choose_weights(folder: Path) -> WeightChoice:
         problem = path_problem(named)
         if problem:
             return WeightChoice(config, index_problem=f"{CONFIG} names weights {problem}")
-    elif (folder / SINGLE).is_file() or not os.path.lexists(folder / INDEX):
-        # A dangling link or a pipe of that name is taken too: the reader says what it is.
-        named = SINGLE if os.path.lexists(folder / SINGLE) else None
-        if named is None:
-            return WeightChoice(config)
-    else:
-        named = INDEX
-    if named.endswith(_INDEX_SUFFIX):
-        return _indexed(folder, named, config)
-    spare = named == SINGLE and os.path.lexists(folder / INDEX)
-    return WeightChoice(config, (named,), unused_index=INDEX if spare else "")
+        if named.endswith(_INDEX_SUFFIX):
+            return _indexed(folder, named, config)
+        return WeightChoice(config, (named,))
+    there: dict[str, bool] = {}
+    for name in (SINGLE, INDEX):
+        # A dangling link or a pipe of that name is there too: the reader says what it is.
+        there[name], number = _is_there(folder / name)
+        if number:
+            why = f"{name}: {os.strerror(number)}"
+            return WeightChoice(config, index_problem=why, index_errno=number)
+    if there[INDEX] and not (there[SINGLE] and _is_file(folder / SINGLE)):
+        return _indexed(folder, INDEX, config)
+    unused = INDEX if there[INDEX] else ""
+    return WeightChoice(config, (SINGLE,) if there[SINGLE] else (), unused_index=unused)
+
+
+def _is_file(path: Path) -> bool:
+    """As the loader asks: what cannot be looked at is none."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return False
+
+
+def _is_there(path: Path) -> tuple[bool, int | None]:
+    """Whether there is anything of that name, and the system's number where it cannot tell."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False, None
+    except OSError as error:
+        return False, error.errno
+    return True, None
 
 
 def missing_weights(folder: Path) -> tuple[str, ...]:
     """Weight files that are named and are not there."""
-    return tuple(name for name in choose_weights(folder).files if not (folder / name).exists())
+    files = choose_weights(folder).files
+    return tuple(name for name in files if not _leads_somewhere(folder / name))
+
+
+def _leads_somewhere(path: Path) -> bool:
+    """Whether a reader would find something, be it a disk that fails."""
+    try:
+        path.stat()
+    except OSError as error:
+        return error.errno not in _NOTHING
+    except ValueError:  # a name that no file can have
+        return False
+    return True
 
 
 def _indexed(folder: Path, name: str, config: JsonFile) -> WeightChoice:
@@ -126,19 +189,24 @@ def _indexed(folder: Path, name: str, config: JsonFile) -> WeightChoice:
     table = found.data.get("weight_map")
     if not isinstance(table, dict) or not table:
         return WeightChoice(config, index_problem=f"{name}: no weight_map with tensors in it")
+    files: set[str] = set()
     for tensor, file in table.items():
+        if type(file) is str and file in files:
+            continue
         problem = path_problem(file) if isinstance(file, str) else "that are no text"
         if problem:
             return WeightChoice(
                 config, index_problem=f"{name}: {one_line(tensor)} is in files {problem}"
             )
-    return WeightChoice(config, tuple(sorted(set(table.values()))), table)
+        files.add(file)
+    return WeightChoice(config, tuple(sorted(files)), table)
 
 
 def path_problem(name: str) -> str:
     """Why a file name from outside must not be opened; empty when it stays in the folder."""
     path = PurePosixPath(name)
-    if not name or "\0" in name or path.is_absolute() or ".." in path.parts or "\\" in name:
+    inside = not path.is_absolute() and ".." not in path.parts
+    if not name or not inside or "\0" in name or "\\" in name or not is_utf8(name):
         return f"outside the folder or without a name: {one_line(name)}"
     return (
         ""

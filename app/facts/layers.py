@@ -1,7 +1,8 @@
 """Which part of a model a module belongs to, told by its path. No torch, no vendor regex.
 
 This is the independent half of the adapter guard: Unsloth decides by a regular expression where
-LoRA goes, and this module says, without it, what each place is. Checked against some 40 families
+LoRA goes, and this module says, without it, what each place is. The preflight asks it about the
+names in a file, the engine about the modules of a model. Checked against some 40 families
 of transformers 5.17 (`docs/decisions.md`): Llama, Qwen, Mistral, Phi, Gemma 2/3/3n/4, GPT-NeoX,
 Falcon, Bloom, MoE families, Qwen-VL, Llava, Mllama, InternVL, GLM-4V, Llama 4, ...
 """
@@ -9,9 +10,11 @@ Falcon, Bloom, MoE families, Qwen-VL, Llava, Mllama, InternVL, GLM-4V, Llama 4, 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from app.facts.adapter import ComponentT, KindT
 
+_NUMBER = re.compile(r"\.\d+(?=\.)")
 # Words are the parts of a path segment between underscores: `vision_tower` has vision and tower.
 _AUDIO_WORDS = frozenset({"audio", "speech", "sound"})
 _VISION_WORDS = frozenset({"vision", "visual", "image", "img", "vit", "siglip", "clip"})
@@ -46,11 +49,17 @@ _KIND_OF_LEAF: dict[str, KindT] = {
 
 def in_stack(name: str) -> bool:
     """Whether the path goes through a numbered layer, like `layers.3.` or `blocks.0.`."""
-    return re.search(r"\.\d+\.", name) is not None
+    return _NUMBER.search(name) is not None
 
 
 def component(name: str) -> ComponentT:
     """The part of the model. Audio first, then joints, towers, language; the rest is other."""
+    return _component(_NUMBER.sub(".0", name))
+
+
+@lru_cache(maxsize=4096)
+def _component(name: str) -> ComponentT:
+    """Layers of one kind differ in their number alone, so that few names are ever judged."""
     *parents, leaf = name.split(".")
     words = _words(*parents, leaf)
     if leaf in _HEADS:
@@ -90,6 +99,11 @@ def kind(name: str, *, beside_experts: bool = False) -> KindT:
     `beside_experts` says that the module's parent also holds routed experts; a leaf `gate` there
     is a router, which must not train (unsloth#3690: it overflows).
     """
+    return _kind(_NUMBER.sub(".0", name), beside_experts=beside_experts)
+
+
+@lru_cache(maxsize=4096)
+def _kind(name: str, *, beside_experts: bool) -> KindT:
     *parents, leaf = name.split(".")
     if leaf in _ROUTERS or leaf in _HEADS or (leaf == "gate" and beside_experts):
         return "other"

@@ -1,0 +1,159 @@
+"""Judges of the weight files: which are there, whole, agreeing with the index, of which dtypes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from app.checks._pickles import convert_step, without_safetensors
+from app.checks._unreadable import fault_in, step_for
+from app.facts.checkpoint import STATE, CheckpointFacts, TensorHeader, missing_from_files
+from app.facts.words import listed, one_line
+from app.outcome import Finding, failed, passed, skipped, warned
+from app.plan import Plan
+
+# Dtypes of safetensors that transformers loads into a model of the contract.
+_FLOATS = frozenset({"F32", "F16", "BF16"})
+# Packed weights with what stands beside them, masks and counters; no weight is one otherwise.
+_INTEGERS = frozenset({"U8", "I8", "I16", "I32", "I64", "BOOL"})
+_WEIGHTS = "*.safetensors whose headers are valid and cover their files exactly"
+# Weights of other libraries: llama.cpp, JAX, TensorFlow, ONNX.
+_FOREIGN = (".gguf", ".ggml", ".msgpack", ".h5", ".onnx", ".npz")
+_PART = re.compile(r"-\d{5}-of-\d{5}\.")
+
+
+def index(facts: CheckpointFacts, _plan: Plan) -> Finding:
+    """Index and files must agree; a tensor that is only promised gets random values."""
+    expected = "every tensor of the index in the file that the index names"
+    if facts.index_problem:
+        return failed(
+            facts.index_problem,
+            expected=expected,
+            actual=facts.index_problem,
+            next_step=step_for(facts, {"the index": facts.index_problem}),
+            fault=fault_in(facts, ["the index"]),
+        )
+    if facts.unused_index:
+        return warned(
+            f"{facts.unused_index} is not read: model.safetensors comes first",
+            expected="one of the two",
+            actual="both",
+            next_step="remove the one that is not meant",
+        )
+    if not facts.index:
+        return skipped("the weights are one file, without an index")
+    absent = missing_from_files(facts)
+    unlisted = [header.name for header in facts.tensors if header.name not in facts.index]
+    if absent:
+        return failed(
+            f"{len(absent)} tensor(s) of the index are not in their file: {listed(absent, 3)}",
+            expected=expected,
+            actual=listed(absent),
+            next_step="fetch index and weights of one revision again",
+        )
+    if unlisted:
+        return warned(
+            f"{len(unlisted)} tensor(s) are in no index: {listed(unlisted, 3)}",
+            expected=expected,
+            actual=listed(unlisted),
+            next_step="fetch index and weights of one revision again",
+        )
+    return passed(f"{len(facts.index)} tensors in {len(facts.shards)} files", expected=expected)
+
+
+def shards(facts: CheckpointFacts, plan: Plan) -> Finding:
+    """Every weight file is there, whole, and what its header says."""
+    expected = _WEIGHTS
+    bad = [shard for shard in facts.shards if shard.problem]
+    if bad:
+        told = [f"{one_line(shard.name)}: {shard.problem}" for shard in bad]
+        return failed(
+            listed(told, 1),
+            expected=expected,
+            actual=listed(told, between="; "),
+            next_step=step_for(facts, {shard.name: shard.problem for shard in bad}),
+            fault=fault_in(facts, [shard.name for shard in bad]),
+        )
+    if facts.shards:
+        n_bytes = sum(shard.n_bytes for shard in facts.shards)
+        return passed(f"{len(facts.shards)} file(s), {n_bytes:,} bytes", expected=expected)
+    if facts.index_problem:
+        return skipped("the index could not be read")
+    return without_safetensors(facts, plan) or _no_weights(facts)
+
+
+def _no_weights(facts: CheckpointFacts) -> Finding:
+    """What lies there in place of weights, and what to do about it."""
+    spare = [*facts.pickles, *facts.spare_weights]
+    foreign = [name for name in facts.other_files if name.lower().endswith(_FOREIGN)]
+    why, step = "", "name a model folder with model.safetensors or its index"
+    parts = [name for name in spare if _PART.search(name)]
+    if facts.spare_weights and parts and not facts.pickles:
+        why = ": parts without their model.safetensors.index.json"
+        step = "fetch model.safetensors.index.json of the same revision too"
+    elif facts.pickles:
+        why = ": they are pickles"
+        step = convert_step(facts)
+    elif facts.spare_weights:
+        why = f": {listed(facts.spare_weights, 2)} is no name that it looks for"
+        step = (
+            "name the form of the model that transformers saved (model.safetensors), or rename "
+            "the file if it is that"
+        )
+    elif foreign:
+        why = f": {listed(foreign, 2)} is of another library"
+        step = "name the safetensors form of the model"
+    return failed(
+        f"the folder has no weights that a loader would open{why}",
+        expected=_WEIGHTS,
+        actual=listed([*spare, *foreign]) or "no weight file",
+        next_step=step,
+    )
+
+
+def tensors(facts: CheckpointFacts, _plan: Plan) -> Finding:
+    """A tensor in two files has two values, and which one wins is chance."""
+    if not facts.tensors:
+        return skipped("no tensor could be read")
+    twice = [name for name, n in Counter(h.name for h in facts.tensors).items() if n > 1]
+    expected = "every tensor in one file only"
+    if twice:
+        return failed(
+            f"{len(twice)} tensor(s) are in more than one file: {listed(twice, 3)}",
+            expected=expected,
+            actual=listed(twice),
+            next_step="fetch all weight files of one revision again",
+        )
+    return passed(
+        f"{len(facts.tensors)} tensors, {len(facts.packed)} of them packed", expected=expected
+    )
+
+
+def _computes(header: TensorHeader, packed: set[str]) -> bool:
+    """Whether the dtype is one for this tensor."""
+    if header.dtype not in _INTEGERS:
+        return header.dtype in _FLOATS
+    name = header.name
+    if name in packed or STATE in name:
+        return True
+    # GPT-2 and GPT-NeoX keep their causal mask, of four dimensions, as `attention.bias`.
+    return not name.endswith(".weight") and not (name.endswith(".bias") and len(header.shape) == 1)
+
+
+def dtypes(facts: CheckpointFacts, _plan: Plan) -> Finding:
+    """By the file's own names; what the model becomes is judged after the load."""
+    if not facts.tensors:
+        return skipped("no tensor could be read")
+    counts = Counter(header.dtype for header in facts.tensors)
+    packed = set(facts.packed)
+    odd = [f"{h.name} ({h.dtype})" for h in facts.tensors if not _computes(h, packed)]
+    expected = f"weights and biases of {', '.join(sorted(_FLOATS))}, or packed"
+    actual = ", ".join(f"{dtype} {n}" for dtype, n in sorted(counts.items()))
+    if odd:
+        return failed(
+            f"{len(odd)} tensor(s) of a dtype that no profile computes in: {listed(odd, 3)}",
+            expected=expected,
+            actual=actual,
+            next_step="save the weights in bfloat16, float16 or float32",
+        )
+    return passed(actual, expected=expected, actual=actual)

@@ -1,0 +1,172 @@
+"""Judges of folders: can the boot write where it will, lock files, run code from there."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from app.checks import Check
+from app.facts.disk import fault_of as disk_fault
+from app.facts.host import FolderFacts, HostFacts
+from app.facts.words import listed, one_line
+from app.outcome import Fault, Finding, Severity, failed, passed, skipped, warned
+from app.plan import Plan
+
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+# Where shared objects are made and then loaded; Unsloth's folder holds Python only.
+_LOADED_FROM = frozenset(("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"))
+
+
+def report_dir(facts: HostFacts, _plan: Plan) -> Finding:
+    """Without a report nobody learns what happened, so this one comes first."""
+    found = facts.report
+    expected = "a folder in which this uid can create, fsync, rename and unlink a file"
+    if found.problem:
+        return failed(
+            f"the report folder {one_line(found.folder.path)} cannot be used: {found.problem}",
+            expected=expected,
+            actual=found.problem,
+            next_step=_report_step(found, facts.account.uid),
+            fault=Fault.CONFIG if found.errno is None else None,  # a path that is wrong by itself
+        )
+    return passed(f"{found.folder.path} can be written", expected=expected, actual="written")
+
+
+def _report_step(found: FolderFacts, uid: int) -> str:
+    """A full or broken disk needs no rights."""
+    path, other = one_line(found.folder.path), f"point {found.folder.variable} at another folder"
+    if found.errno in _FULL:
+        return f"make room on the disk of {path} (or raise the quota), or {other}"
+    if disk_fault(found.errno) is Fault.READ_ERROR:
+        return f"look at the mount of {path}, take another node, or {other}"
+    return (
+        f"mount a folder that uid {uid} may write to and point {found.folder.variable} at it, "
+        "as an absolute path in UTF-8"
+    )
+
+
+def caches_writable(facts: HostFacts, _plan: Plan) -> Finding:
+    """All of them, by name: libraries fail late and obscurely over the first that is not."""
+    expected = "absolute paths in which this uid can create, fsync, rename and unlink a file"
+    bad = [found for found in facts.caches if found.problem]
+    if not bad:
+        return passed(
+            f"{len(facts.caches)} cache and temporary folders can be written",
+            expected=expected,
+            actual="; ".join(found.folder.path for found in facts.caches),
+        )
+    only_disk = all(disk_fault(found.errno) is Fault.READ_ERROR for found in bad)
+    variables = ", ".join(dict.fromkeys(found.folder.variable for found in bad))
+    step = (
+        "free space on that disk, or take another node"
+        if only_disk
+        else f"set {variables} (or HOME, or XDG_CACHE_HOME) to absolute paths in UTF-8 "
+        f"that uid {facts.account.uid} may write to"
+    )
+    return failed(
+        f"{bad[0].folder.purpose}: {bad[0].problem}"
+        + (f" (+{len(bad) - 1} more)" if len(bad) > 1 else ""),
+        expected=expected,
+        actual="; ".join(_named(found) for found in bad),
+        next_step=step,
+        fault=Fault.READ_ERROR if only_disk else None,
+    )
+
+
+def caches_executable(facts: HostFacts, plan: Plan) -> Finding:
+    """Triton and Inductor build shared objects at run time and load them where they wrote them."""
+    if not plan.profile.needs_gpu:
+        return skipped("no code is generated for a device in a rehearsal")
+    watched = [found for found in facts.caches if found.folder.variable in _LOADED_FROM]
+    tried = [found for found in watched if found.executable is not None]
+    if not tried:
+        return skipped("the folders of generated code could not be written, so not tried either")
+    expected = "folders from which a shared object can be loaded (no noexec mount)"
+    bad = [found for found in tried if not found.executable]
+    if bad:
+        variables = ", ".join(found.folder.variable for found in bad)
+        return failed(
+            f"{bad[0].folder.purpose}: code in {one_line(bad[0].folder.path)} cannot be run: "
+            "the mount forbids it",
+            expected=expected,
+            actual=listed(f"{found.folder.path} ({_kind(found)}, noexec)" for found in bad),
+            next_step=f"mount it without noexec, or set {variables} to folders on another disk",
+        )
+    return passed("generated code can be loaded from the caches", expected=expected)
+
+
+def cache_locks(facts: HostFacts, _plan: Plan) -> Finding:
+    """The hub's client locks every file that it fetches, so that two boots can share a cache."""
+    hub = facts.caches[0]
+    expected = "a file system on which a file can be locked (flock)"
+    if hub.problem:
+        return skipped("the hub's cache cannot be written")
+    if hub.lock_errno is None:
+        return passed("files of the hub's cache can be locked", expected=expected)
+    why = os.strerror(hub.lock_errno)
+    if hub.lock_errno == errno.ENOSYS:
+        # filelock 4.3 then takes a lock file for the lock, and the hub's client logs that it does.
+        return passed(
+            f"the hub's cache has no locks ({why}): its client falls back to lock files",
+            expected=expected,
+            actual=_kind(hub),
+        )
+    return warned(
+        f"files of the hub's cache in {one_line(hub.folder.path)} cannot be locked: {why}",
+        expected=expected,
+        actual=f"{_kind(hub)}: {why}",
+        next_step="mount the file system with locks (NFS: nfsvers=4, or local_lock=flock), or move "
+        f"the cache with {hub.folder.variable}; a download there fails",
+    )
+
+
+def _kind(found: FolderFacts) -> str:
+    return found.file_system or "an unknown file system"
+
+
+def _named(found: FolderFacts) -> str:
+    folder = found.folder
+    return f"{folder.purpose} [{folder.variable}] {one_line(folder.path, 400)}: {found.problem}"
+
+
+CHECKS: tuple[Check[HostFacts], ...] = (
+    Check(
+        "host.report_dir",
+        Fault.REPORT_UNWRITABLE,
+        "a real write as this uid",
+        report_dir,
+        cause="The folder is not mounted, belongs to another uid, is read-only, or its disk is "
+        "full.",
+        fix="Mount a folder that the container's uid may write to, and name it in BOOT_REPORT_DIR.",
+    ),
+    Check(
+        "host.caches_writable",
+        Fault.CONFIG,
+        "a real write as this uid",
+        caches_writable,
+        cause="HOME is / or unset for a uid without an account, a volume belongs to root, a root "
+        "file system is read-only, or a disk or quota is full.",
+        fix="Set HF_HOME and XDG_CACHE_HOME to a mounted folder that this uid may write to, as an "
+        "absolute path, and TMPDIR where /tmp is read-only.",
+    ),
+    Check(
+        "host.caches_executable",
+        Fault.CONFIG,
+        "code mapped from a file there",
+        caches_executable,
+        cause="The volume of the caches is mounted with noexec, as many sites mount /tmp and home "
+        "folders. Triton and Inductor load shared objects from where they have built them.",
+        fix="Mount the volume without noexec, or set TRITON_CACHE_DIR and TORCHINDUCTOR_CACHE_DIR "
+        "to folders on another one.",
+    ),
+    Check(
+        "host.cache_locks",
+        Fault.CONFIG,
+        "flock on a file there",
+        cache_locks,
+        Severity.WARNING,
+        cause="The hub's cache lies on a network file system whose server gives out no locks.",
+        fix="Mount it with locks (NFS version 4, or local_lock=flock where one node writes), or "
+        "move the cache with HF_HOME to a disk of the node.",
+    ),
+)

@@ -1,0 +1,130 @@
+"""What the judges of the gpu stage share: which device and board they speak of, and why none."""
+
+from __future__ import annotations
+
+from app.facts.board import BoardFacts, NvmlFacts
+from app.facts.driver_errors import NO_DEVICE, NO_PERMISSION, nvml_error
+from app.facts.gpu import DeviceFacts, GpuFacts
+from app.facts.words import one_line
+from app.outcome import Finding, skipped
+
+CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"  # what the toolkit mounts, from the image or the job
+MAKE_AN_INSTANCE = (
+    "take another node; make an instance on this one (nvidia-smi mig -cgi ... -C), or turn MIG off "
+    "(nvidia-smi -mig 0)"
+)
+_HIDDEN = frozenset({"", "NoDevFiles"})  # the last one is what Slurm sets without a request
+
+
+def the_device(facts: GpuFacts) -> DeviceFacts | Finding:
+    """The device to judge, or why there is none."""
+    if not facts.looked:
+        return skipped("the CUDA driver did not answer")
+    if not facts.devices:
+        return skipped("no device is visible")
+    return facts.devices[0]
+
+
+def the_board(facts: GpuFacts) -> BoardFacts | Finding:
+    """The visible device's board; where CUDA shows no device, the only board that NVML knows."""
+    problem = nvml_silent(facts.nvml)
+    if facts.devices:
+        board = facts.board_of(facts.devices[0])
+        if board is None:
+            device = facts.devices[0]
+            name = one_line(device.uuid or device.pci or device.name)
+            return skipped(problem or f"NVML knows no board of {name}")
+    else:
+        open_to_us = [one for one in facts.nvml.boards if one.handle_error != NO_PERMISSION]
+        if len(open_to_us) != 1:
+            n = len(open_to_us)
+            return skipped(problem or f"CUDA shows no device, and NVML knows {n} boards")
+        board = open_to_us[0]
+    if board.handle_error:
+        return skipped(f"NVML cannot open the board: {nvml_error(board.handle_error).told}")
+    return board
+
+
+def nvml_silent(nvml: NvmlFacts) -> str:
+    """Why NVML has told nothing of the boards; empty where it has answered."""
+    if nvml.problem:
+        return f"NVML did not answer: {one_line(nvml.problem, 400)}"
+    if nvml.init_error is None:
+        return "NVML was not asked: there is neither a device file nor a library of the driver"
+    if nvml.init_error:
+        return f"{one_line(nvml.call) or 'nvmlInit'} returned {nvml_error(nvml.init_error).told}"
+    return ""
+
+
+def not_told(board: BoardFacts, *fields: str) -> Finding:
+    """A skip: NVML refused these facts, and with which of its numbers."""
+    told = [
+        f"{field}: {nvml_error(board.unread[field]).told}"
+        for field in fields
+        if field in board.unread
+    ]
+    return skipped(f"NVML does not tell {' and '.join(told or fields)}")
+
+
+def lacks(facts: GpuFacts, needed: str) -> str:
+    """How the launcher's variable leaves one of the driver's parts out; empty where it does not."""
+    granted = facts.asked.get(CAPABILITIES)
+    if granted is None or {needed, "all"} & {part.strip() for part in granted.split(",")}:
+        return ""
+    return f" ({CAPABILITIES}={one_line(granted)} lacks {needed})"
+
+
+def named(device: DeviceFacts) -> str:
+    """The device's name as it can stand in a finding."""
+    return one_line(device.name) or "the device"
+
+
+def has_devices(facts: GpuFacts) -> bool:
+    """Whether devices are there, by their files or by NVML, whatever CUDA says."""
+    return bool(numbered(facts) or facts.nvml.boards)
+
+
+def board_name(board: BoardFacts) -> str:
+    """What tells the board from others of its node."""
+    return one_line(board.uuid or board.pci or f"board {board.index}")
+
+
+def numbered(facts: GpuFacts) -> list[str]:
+    """Device files of whole devices: /dev/nvidia0 and so on."""
+    return [name for name in facts.device_files if name[-1:].isdigit()]
+
+
+def empty_mig(facts: GpuFacts) -> bool:
+    """Whether every board that we may use is in MIG mode and has no slice for CUDA to show."""
+    if facts.devices:
+        return False
+    boards = [board for board in facts.nvml.boards if board.handle_error != NO_PERMISSION]
+    none_shown = facts.n_devices == 0 or facts.init_error == NO_DEVICE
+    return bool(boards) and all(
+        board.mig_enabled and (board.mig_uuids == () or (board.mig_uuids is None and none_shown))
+        for board in boards
+    )
+
+
+def hidden_by(facts: GpuFacts) -> str:
+    """How CUDA_VISIBLE_DEVICES leaves no device; empty where it does not, or nobody can tell.
+
+    CUDA takes the devices before the first name that it cannot find, so the first one decides.
+    """
+    if facts.visible is None:
+        return ""
+    shown = f"CUDA_VISIBLE_DEVICES={one_line(facts.visible)!r}"
+    first = facts.visible.partition(",")[0].strip()
+    if first in _HIDDEN:
+        return f"{shown} hides every device"
+    absent = f"{shown} names no device of this container"
+    boards = [board for board in facts.nvml.boards if board.handle_error != NO_PERMISSION]
+    if first.isascii() and first.isdigit():
+        n = len(boards) if facts.nvml.boards else len(numbered(facts))
+        return absent if n and int(first[:9]) >= n else ""
+    if first.startswith("GPU-"):
+        uuids = [board.uuid for board in boards]
+        known = bool(uuids) and all(uuids)
+        return absent if known and not any(uuid.startswith(first) for uuid in uuids) else ""
+    # Slices are not looked for: their older names hold instance numbers.
+    return "" if first.startswith("MIG-") else absent

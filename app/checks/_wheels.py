@@ -1,0 +1,133 @@
+"""Judges of what the wheels were built for. The checks are listed in `app.checks.host`."""
+
+from __future__ import annotations
+
+import re
+
+from app.checks import Check
+from app.facts.host import HostFacts
+from app.facts.packages import BitsandbytesFacts, PackagesFacts
+from app.facts.words import listed, one_line
+from app.outcome import Fault, Finding, failed, passed, skipped, warned
+from app.plan import Plan
+
+_UNTOLD = "the packages were not looked at"
+_REBUILD = "use this profile's image, or install its lock (docker/requirements.*.txt) as a whole"
+
+
+def torch_build(facts: HostFacts, plan: Plan) -> Finding:
+    """A CPU-only torch on a GPU profile: the resolver took the wrong index."""
+    if not plan.profile.needs_gpu:
+        return skipped("the rehearsal runs with any build of torch")
+    found = facts.packages
+    if found is None or found.torch is None:
+        return skipped("torch is not installed, as host.packages says" if found else _UNTOLD)
+    if found.torch.problem:
+        return skipped(f"{found.torch.problem}; the stack stage asks torch itself")
+    version = found.versions.get("torch", "unknown")
+    if found.torch.cuda is None:
+        kind = f"a build for {found.torch.other}" if found.torch.other else "a CPU-only build"
+        return failed(
+            f"torch {version} is {kind}",
+            expected="a torch built for CUDA",
+            actual=f"torch {version}, no CUDA",
+            next_step=_REBUILD,
+        )
+    return passed(f"torch {version} is built for CUDA {found.torch.cuda}", actual=found.torch.cuda)
+
+
+def bitsandbytes_library(facts: HostFacts, plan: Plan) -> Finding:
+    """The file: bitsandbytes fails at the first call of a missing one, minutes into a run."""
+    if not plan.request.load_in_4bit:
+        return skipped("4-bit loading is off")
+    found = facts.packages
+    library = found.bitsandbytes if found else None
+    if found is None or library is None:
+        return skipped("bitsandbytes and torch are not both there, for this device")
+    device = f"CUDA {found.torch.cuda}" if plan.profile.needs_gpu and found.torch else "the CPU"
+    expected = f"bitsandbytes' own library for {device}"
+    has = listed(library.available) or "none"
+    if library.override is not None and not library.file:
+        return failed(
+            f"BNB_CUDA_VERSION={one_line(library.override)} names no library of bitsandbytes",
+            expected=expected,
+            actual=f"libraries for CUDA: {has}",
+            next_step="unset BNB_CUDA_VERSION",
+            fault=Fault.CONFIG,
+        )
+    if not library.file or library.problem:
+        what = f"is broken: {library.problem}" if library.problem else "is missing"
+        return failed(
+            f"bitsandbytes' library for {device}, {library.wanted}, {what}",
+            expected=expected,
+            actual=library.problem or f"libraries for CUDA: {has}",
+            next_step=_REBUILD,
+        )
+    return _fits(library, found, plan, expected)
+
+
+def _fits(library: BitsandbytesFacts, found: PackagesFacts, plan: Plan, expected: str) -> Finding:
+    """Whether the library that is there is right for torch and for the profile's hardware."""
+    wanted = plan.profile.compute_capability
+    major = re.search(r"_cuda(\d\d)\d+\.so", library.wanted)
+    torch = (found.torch.cuda or "") if found.torch else ""
+    if library.override is not None and major and not torch.startswith(f"{major[1]}."):
+        return failed(
+            f"BNB_CUDA_VERSION={library.override} is of another major version than torch's CUDA",
+            expected=expected,
+            actual=f"{library.wanted} beside CUDA {torch}",
+            next_step="unset BNB_CUDA_VERSION",
+            fault=Fault.CONFIG,
+        )
+    kernels = library.architectures
+    if wanted and kernels and found.torch_architectures:
+        has = [_serves(names, wanted) for names in (kernels, found.torch_architectures)]
+        if has == [False, True]:  # lacks both: that is another class of hardware, seen at the gpu
+            return failed(
+                f"{library.wanted} has no kernels for {plan.profile.title}, and torch has",
+                expected=f"sm_{wanted[0]}{wanted[1]}",
+                actual=" ".join(kernels),
+                next_step=_REBUILD,
+            )
+    if library.override is not None or not library.exact:
+        return warned(
+            f"bitsandbytes takes {library.wanted}, which is not the one for torch's CUDA {torch}",
+            expected=expected,
+            actual=library.wanted,
+            next_step="unset BNB_CUDA_VERSION" if library.override is not None else _REBUILD,
+        )
+    return passed(f"{library.wanted} is there", expected=expected, actual=" ".join(kernels))
+
+
+def _serves(names: tuple[str, ...], capability: tuple[int, int]) -> bool:
+    """CUDA's rule: machine code of the same major version up to the minor, PTX of any before."""
+    for name in names:
+        found = re.fullmatch(r"(sm|compute)_(\d+)(\d)[af]?", name)
+        if found is None:
+            continue
+        built = (int(found[2]), int(found[3]))
+        if built <= capability and (found[1] == "compute" or built[0] == capability[0]):
+            return True
+    return False
+
+
+CHECKS: tuple[Check[HostFacts], ...] = (
+    Check(
+        "host.torch_build",
+        Fault.INTERNAL,
+        "torch/version.py",
+        torch_build,
+        cause="The resolver took torch from an index of CPU-only wheels, or of another vendor's.",
+        fix="Install this profile's lock, which pins torch by hash.",
+    ),
+    Check(
+        "host.bitsandbytes_library",
+        Fault.INTERNAL,
+        "bitsandbytes 0.50.2, cextension.py",
+        bitsandbytes_library,
+        cause="bitsandbytes was built without a library for the CUDA version of torch or for this "
+        "hardware, its file is damaged, or BNB_CUDA_VERSION asks for another one.",
+        fix="Unset BNB_CUDA_VERSION; install the versions of torch and bitsandbytes that this "
+        "profile's lock pins.",
+    ),
+)

@@ -1,0 +1,79 @@
+"""Facts of the node itself: machine, account, clock, limits, shared memory.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFacts:
+    """The machine and its kernel, and how this process is confined. Empty is what was not read.
+
+    `seccomp` is 0, 1 or 2 as in /proc/self/status: off, strict, filtered.
+    """
+
+    machine: str = ""  # as in `uname -m`
+    kernel: str = ""  # as in `uname -r`
+    glibc: str = ""  # as in "2.36"; empty where the C library is another one
+    container: str = ""  # docker, podman, kubernetes, singularity, ...
+    seccomp: int | None = None
+    no_new_privileges: bool | None = None
+    umask: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClockFacts:
+    """What the clock says, and a moment that lies in the past for certain: seconds since 1970."""
+
+    now: float
+    built: float
+    built_from: str  # which file tells
+
+
+@dataclass(frozen=True, slots=True)
+class AccountFacts:
+    """The account this process runs under. `name` is None for a uid without a passwd entry."""
+
+    uid: int
+    gid: int = 0
+    name: str | None = None
+    home: str | None = None  # HOME, None where it is unset
+
+
+@dataclass(frozen=True, slots=True)
+class LimitFacts:
+    """What this process may use of processors, processes, files and address space.
+
+    `cpu_quota` is the smallest quota of all parent groups, in processors. `tasks_left` is what the
+    pids controller, or RLIMIT_NPROC where it binds, still gives out. `resources` are the soft
+    limits by their names in `man prlimit`, None where unlimited; bytes, or a count.
+    """
+
+    n_cpus: int  # that this process may run on
+    cpu_quota: float | None = None
+    quota_by: str = ""
+    tasks_left: int | None = None
+    tasks_by: str = ""
+    resources: tuple[tuple[str, int | None], ...] = ()
+
+    def resource(self, name: str) -> int | None:
+        """A soft limit; None where it is unlimited or was not read."""
+        return dict(self.resources).get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMemoryFacts:
+    """Shared memory after a real allocation of `tried_bytes`. Bytes, None where not read.
+
+    `problem` is empty when the allocation worked; `errno` is the system's number behind it.
+    """
+
+    path: str = "/dev/shm"  # noqa: S108 - the name that libc's shm_open uses
+    problem: str = ""
+    errno: int | None = None
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    tried_bytes: int = 0

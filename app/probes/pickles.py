@@ -1,0 +1,226 @@
+"""Reads what pickled weights hold without unpickling: torch's archives and its older format.
+
+An archive (torch 1.6 and later) is a zip file with `data.pkl`, the program, and one record a
+storage below `data/`. The older format is five pickles in a row, then the storages. Which file a
+loader takes is transformers 5.17's order: `pytorch_model.bin`, else its index.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from app.facts.checkpoint import TensorHeader
+from app.facts.pickles import PickledFile, PickledWeights
+from app.facts.words import one_line
+from app.probes.files import opened
+from app.probes.opcodes import Machine, PickleError, read_pickle
+from app.probes.pickled_tensors import Storages, code_in, tensors_of
+from app.probes.weights import SNIFF, read_json, sniff
+
+SINGLE = "pytorch_model.bin"
+INDEX = "pytorch_model.bin.index.json"
+_LIMIT = 64 * 1024 * 1024  # bytes of a program; 2,000 tensors take 300 kB
+_DIRECTORY = 32 * 1024 * 1024  # bytes of an archive's own list; 2,000 records take 200 kB
+_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # torch.serialization.MAGIC_NUMBER, pickled
+_BEFORE = 3  # magic number, version of the protocol, sizes of C's types
+_COUNT = 8  # bytes before each storage of the older format: its number of elements
+_BROKEN = (
+    *(zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, zlib.error, EOFError),
+    *(OverflowError, MemoryError),
+)
+
+
+def read_pickles(
+    folder: Path, names: tuple[str, ...]
+) -> tuple[PickledWeights, tuple[TensorHeader, ...]]:
+    """The pickles that a loader would open, and their tensors."""
+    if SINGLE in names:
+        return _read(folder, (SINGLE,), {})
+    if INDEX not in names:
+        return PickledWeights(), ()
+    found = read_json(folder / INDEX)
+    table = found.data.get("weight_map")
+    problem = found.problem
+    if not problem and not _plain_table(table):
+        problem = "its weight_map is no table from tensors to *.bin files of this folder"
+    if problem or not isinstance(table, dict):
+        errnos = {INDEX: found.errno} if found.errno else {}
+        return PickledWeights(index_problem=f"{INDEX}: {problem}", errnos=errnos), ()
+    return _read(folder, tuple(sorted(set(table.values()))), table)
+
+
+def _plain_table(table: object) -> bool:
+    return (
+        isinstance(table, dict)
+        and bool(table)
+        and all(
+            isinstance(file, str) and file.endswith(".bin") and Path(file).name == file
+            for file in table.values()
+        )
+        and not any("\0" in file or "\\" in file for file in table.values())
+    )
+
+
+def _read(
+    folder: Path, names: tuple[str, ...], index: Mapping[str, str]
+) -> tuple[PickledWeights, tuple[TensorHeader, ...]]:
+    files: list[PickledFile] = []
+    tensors: list[TensorHeader] = []
+    errnos: dict[str, int] = {}
+    for name in names:
+        file, found, number = read_file(folder, name)
+        files.append(file)
+        tensors += found
+        if number:
+            errnos[name] = number
+    broken = {file.name for file in files if file.problem}
+    held = {(header.name, header.file) for header in tensors}
+    absent = tuple(n for n, file in index.items() if (n, file) not in held and file not in broken)
+    return PickledWeights(tuple(files), index, "", errnos, absent), tuple(tensors)
+
+
+def read_file(folder: Path, name: str) -> tuple[PickledFile, list[TensorHeader], int | None]:
+    """One pickle: what it is, its tensors, and the system's number when it could not be read."""
+    size, problem, number = 0, "", None
+    try:
+        with opened(folder / name) as raw:
+            size = os.fstat(raw.fileno()).st_size
+            machine, found = _read_open(raw, size, name)
+            return _judged(name, size, machine, found)
+    except FileNotFoundError:
+        problem = "missing"
+    except PickleError as error:
+        problem = str(error)
+    except OSError as error:
+        problem, number = error.strerror or str(error), error.errno
+    except _BROKEN as error:
+        text = " ".join(str(error).split()) or type(error).__name__
+        problem = f"a broken archive: {one_line(text, 120)}"
+    return PickledFile(name, size, problem), [], number
+
+
+def _read_open(raw: BinaryIO, size: int, name: str) -> tuple[Machine, list[TensorHeader]]:
+    """By its first bytes."""
+    head = raw.read(SNIFF)
+    raw.seek(0)
+    if head.startswith(b"PK\x03\x04"):
+        return _archive(raw, name)
+    other = sniff(head) if size else "empty"
+    if other:
+        raise PickleError(other)
+    return _older(raw, size, name)
+
+
+def _judged(
+    name: str, size: int, machine: Machine, found: list[TensorHeader]
+) -> tuple[PickledFile, list[TensorHeader], int | None]:
+    """Code comes first: a pickle that torch refuses for its protocol may hold some too."""
+    code = code_in(machine.names)
+    if code or not machine.foreign:
+        return PickledFile(name, size, code=code, n_tensors=len(found)), found, None
+    problem = f"its pickle uses {next(iter(machine.foreign))}, which torch refuses in weights"
+    return PickledFile(name, size, problem), [], None
+
+
+def _archive(raw: BinaryIO, name: str) -> tuple[Machine, list[TensorHeader]]:
+    """torch's zip archive."""
+    counted = _Counted(raw, _DIRECTORY)
+    with zipfile.ZipFile(cast("BinaryIO", counted)) as archive:
+        infos = {info.filename: info for info in archive.infolist()}
+        programs = [each for each in infos if each.endswith("/data.pkl") or each == "data.pkl"]
+        if any("/code/" in each or each.endswith("constants.pkl") for each in infos):
+            raise PickleError("a TorchScript program, not a table of tensors")
+        if len(programs) != 1:
+            raise PickleError("a zip archive without torch's data.pkl")
+        program = infos[programs[0]]
+        if program.compress_type or program.file_size > _LIMIT:
+            raise PickleError("its data.pkl is compressed or larger than any table of tensors")
+        counted.allow(_LIMIT)
+        text = archive.read(program)
+    prefix = programs[0].removesuffix("data.pkl") + "data/"
+    sizes = {
+        each.removeprefix(prefix): info.file_size
+        for each, info in infos.items()
+        if each.startswith(prefix)
+    }
+    value, machine = read_pickle(io.BytesIO(text))
+    if code_in(machine.names):
+        return machine, []
+    return machine, tensors_of(value, sizes.get, name)
+
+
+def _older(raw: BinaryIO, size: int, name: str) -> tuple[Machine, list[TensorHeader]]:
+    """The format before archives: its storages follow the program, each behind its length."""
+    if raw.read(len(_MAGIC)) != _MAGIC:
+        raise PickleError("neither torch's archive nor its older format")
+    raw.seek(0)
+    counted = cast("BinaryIO", _Counted(raw))
+    names: dict[str, None] = {}
+    for _ in range(_BEFORE):
+        _, machine = read_pickle(counted)
+        names |= machine.names
+    value, machine = read_pickle(counted)
+    names |= machine.names
+    keys, more = read_pickle(counted)
+    machine.names |= {**names, **more.names}
+    if code_in(machine.names):
+        return machine, []
+    storages = Storages(None)
+    found = tensors_of(value, None, name, storages)
+    wanted = sum(_COUNT + n for n in storages.n_bytes.values())
+    held = size - raw.tell()
+    if not isinstance(keys, list) or held < wanted:
+        raise PickleError(f"cut off: {held} bytes of tensor data, its program says {wanted}")
+    return machine, found
+
+
+class _Counted(io.RawIOBase):
+    """A file of which only so much may be read: a directory or a text may claim any size."""
+
+    def __init__(self, raw: BinaryIO, limit: int = _LIMIT) -> None:
+        self._raw, self._left = raw, limit
+
+    def allow(self, more: int) -> None:
+        """Let so many bytes more be read."""
+        self._left += more
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Up to `size` bytes.
+
+        Raises:
+            ValueError: more was read than any real file needs.
+        """
+        return self._taken(self._raw.read, -1 if size is None else size)
+
+    def readline(self, size: int | None = -1) -> bytes:
+        """Up to the end of a line."""
+        return self._taken(self._raw.readline, -1 if size is None else size)
+
+    def _taken(self, read: Callable[[int], bytes], size: int) -> bytes:
+        found = read(min(size, self._left) if size >= 0 else self._left)
+        self._left -= len(found)
+        if not self._left:
+            raise ValueError("more to read than a table of tensors needs")
+        return found
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """As of any file."""
+        return self._raw.seek(offset, whence)
+
+    def tell(self) -> int:
+        """As of any file."""
+        return self._raw.tell()
+
+    def seekable(self) -> bool:
+        """It is a regular file."""
+        return True
+
+    def readable(self) -> bool:
+        """It is open for reading."""
+        return True

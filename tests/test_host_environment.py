@@ -1,0 +1,184 @@
+"""Variables of others as the host stage judges them, where the profile has a say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+from app.checks._environment import _ALLOCATOR
+from app.checks.host import CHECKS
+from app.facts.surroundings import WATCHED, Surroundings
+from app.outcome import Fault, Finding, Status
+from app.probes.surroundings import (
+    missing_preloads,
+    probe_surroundings,
+    torch_log_names,
+    unknown_logs,
+)
+from tests.fakes_preflight import findings, plan_for
+from tests.test_host_node import NODE
+
+
+def judged(hardware: str, environ: dict[str, str]) -> Finding:
+    facts = replace(NODE, surroundings=probe_surroundings(environ))
+    return findings(CHECKS, facts, plan_for(hardware))["host.environment"]
+
+
+@pytest.mark.parametrize(
+    ("hardware", "value", "status"),
+    [
+        ("v100", "bf16", Status.FAIL),
+        ("v100", "BF16", Status.FAIL),
+        ("v100", "fp8", Status.FAIL),
+        ("v100", "fp16", Status.PASS),
+        ("h100", "fp16", Status.FAIL),
+        ("h100", "fp8", Status.WARN),
+        ("h100", "bf16", Status.PASS),
+        ("h100", "no", Status.PASS),
+        ("cpu", "bf16", Status.PASS),
+        ("cpu", "fp16", Status.PASS),
+    ],
+)
+def test_a_trainers_precision_is_that_of_the_profile(
+    hardware: str, value: str, status: Status
+) -> None:
+    found = judged(hardware, {"ACCELERATE_MIXED_PRECISION": value})
+    assert found.status is status
+    if status is Status.FAIL:
+        assert "ACCELERATE_MIXED_PRECISION" in found.reason
+        assert "unset ACCELERATE_MIXED_PRECISION" in found.next_step
+
+
+def test_it_is_the_users_to_mend() -> None:
+    (check,) = [each for each in CHECKS if each.id == "host.environment"]
+    assert check.fault is Fault.CONFIG
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "gpu", "cpu"),
+    [
+        ("ACCELERATE_USE_CPU", "true", Status.FAIL, Status.PASS),
+        ("ACCELERATE_USE_CPU", "false", Status.PASS, Status.PASS),
+        ("ACCELERATE_USE_FSDP", "1", Status.WARN, Status.WARN),
+        ("ACCELERATE_USE_DEEPSPEED", "true", Status.WARN, Status.WARN),
+        ("CUDA_LAUNCH_BLOCKING", "1", Status.WARN, Status.PASS),
+        ("CUDA_LAUNCH_BLOCKING", "0", Status.PASS, Status.PASS),
+        ("LD_PRELOAD", "/no/such.so", Status.WARN, Status.WARN),
+        ("LD_PRELOAD", "libjemalloc.so.2", Status.PASS, Status.PASS),
+        ("LOCAL_RANK", "0", Status.WARN, Status.WARN),
+        ("LOCAL_RANK", "-1", Status.PASS, Status.PASS),
+        ("NVIDIA_TF32_OVERRIDE", "0", Status.WARN, Status.PASS),
+        ("OMP_NUM_THREADS", "abc", Status.WARN, Status.WARN),
+        ("OMP_NUM_THREADS", "0", Status.WARN, Status.WARN),
+        ("OMP_NUM_THREADS", "4,2", Status.PASS, Status.PASS),
+        ("OMP_NUM_THREADS", "8", Status.PASS, Status.PASS),
+        ("PYTHONOPTIMIZE", "1", Status.WARN, Status.WARN),
+        ("PYTHONOPTIMIZE", "0", Status.PASS, Status.PASS),
+        ("PYTHONWARNINGS", "ignore,error::UserWarning", Status.WARN, Status.WARN),
+        ("PYTHONWARNINGS", "ignore", Status.PASS, Status.PASS),
+        ("PYTORCH_ALLOC_CONF", "expandable_segments:True", Status.PASS, Status.PASS),
+        ("PYTORCH_ALLOC_CONF", "expandable_segments:1", Status.WARN, Status.PASS),
+        ("PYTORCH_CUDA_ALLOC_CONF", "max_split_size:128", Status.WARN, Status.PASS),
+        ("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:128", Status.PASS, Status.PASS),
+        (
+            "PYTORCH_CUDA_ALLOC_CONF",
+            "roundup_power2_divisions:[256:1,512:2], backend:native",
+            Status.PASS,
+            Status.PASS,
+        ),
+        ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", Status.WARN, Status.PASS),
+        ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1", Status.WARN, Status.PASS),
+        ("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1", Status.WARN, Status.WARN),
+        ("TORCH_LOGS", "+dynamo,torch.nn", Status.PASS, Status.PASS),
+        ("TORCH_LOGS", "+dynamoo", Status.FAIL, Status.FAIL),
+        ("TRITON_INTERPRET", "1", Status.WARN, Status.PASS),
+    ],
+)
+def test_what_changes_speed_or_meaning_is_named(
+    name: str, value: str, gpu: Status, cpu: Status
+) -> None:
+    for hardware, status in (("h100", gpu), ("cpu", cpu)):
+        found = judged(hardware, {name: value})
+        assert found.status is status, hardware
+        if status is not Status.PASS:
+            assert name in found.reason
+            assert name in found.next_step
+
+
+def test_a_whole_torchrun_of_one_process_is_fine() -> None:
+    one = {"LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost"}
+    assert judged("cpu", one).status is Status.PASS
+
+
+def test_what_stops_the_job_comes_before_what_slows_it() -> None:
+    found = judged("v100", {"CUDA_LAUNCH_BLOCKING": "1", "ACCELERATE_MIXED_PRECISION": "bf16"})
+    assert found.status is Status.FAIL
+    assert found.reason.startswith("ACCELERATE_MIXED_PRECISION")
+    assert "CUDA_LAUNCH_BLOCKING" in found.actual
+
+
+def test_only_watched_variables_are_carried() -> None:
+    environ = {"HF_TOKEN": "hf_x", "PYTHONOPTIMIZE": "1"}
+    assert probe_surroundings(environ) == Surroundings(variables={"PYTHONOPTIMIZE": "1"})
+
+
+def test_every_watched_variable_is_judged() -> None:
+    """Each of them changes the judgement at some value."""
+    values = ("1", "-1", "bf16", "x", "true", "error", "a:b", "/no/such.so", "nolog", "0")
+    silent = {
+        name
+        for name in WATCHED
+        if all(judged("v100", {name: value}).status is Status.PASS for value in values)
+    }
+    assert silent == {"MASTER_ADDR"}  # read beside LOCAL_RANK
+
+
+def test_preloaded_libraries_are_separated_as_the_loader_does(tmp_path: Path) -> None:
+    (tmp_path / "there.so").touch()
+    value = f"{tmp_path}/there.so /no/a.so:/no/b.so libc.so.6"
+    assert missing_preloads(value) == ("/no/a.so", "/no/b.so")
+    assert missing_preloads("") == ()
+
+
+def test_names_of_logs_are_read_from_the_installed_torch() -> None:
+    names = torch_log_names()
+    assert names is not None
+    assert {"dynamo", "inductor", "recompiles", "output_code", "aot"} <= names
+    assert unknown_logs("all,+dynamo,-aot,torch._dynamo.utils,json") == ()
+    assert unknown_logs("dynamo,nolog,help") == ("nolog", "help")
+    assert unknown_logs("dynamo,,") == ("", "")
+
+
+def test_without_torch_no_log_is_judged(tmp_path: Path) -> None:
+    assert unknown_logs("nolog", tmp_path) == ()
+    assert torch_log_names(tmp_path) is None
+
+
+def test_the_options_of_the_allocator_stand_in_torchs_libraries() -> None:
+    """As text in the binaries; the compiler may have cut a name into moves of eight bytes."""
+    folder = Path(str(distribution("torch").locate_file("torch/lib")))
+    text = (folder / "libc10.so").read_bytes() + (folder / "libc10_cuda.so").read_bytes()
+    assert not [name for name in _ALLOCATOR if name[:7].encode() not in text]
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("TORCH_LOGS", "+dynamoo"), ("PYTORCH_ALLOC_CONF", "garbage"), ("PYTHONOPTIMIZE", "2")],
+)
+def test_the_real_stack_dies_of_what_is_refused(name: str, value: str) -> None:
+    what = "transformers.modeling_outputs, transformers.models.llama.modeling_llama"
+    code = f"import torch, {what}" if name == "PYTHONOPTIMIZE" else "import torch"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=dict(os.environ) | {name: value},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode
