@@ -34,7 +34,7 @@ NODE = HostFacts(
     hostname="node",
     account=AccountFacts(1000, 1000, "someone", "/home/someone"),
     limits=LimitFacts(8),
-    clock=ClockFacts(2e9, 1e9, "a file"),
+    clock=ClockFacts(1.1e9, 1e9, "a file"),
     report=GOOD,
     caches=(GOOD,),
     machine=MachineFacts("x86_64", "6.1.0-18-amd64", "2.36"),
@@ -92,6 +92,7 @@ def test_a_clock_before_the_softwares_own_time_is_the_nodes_fault() -> None:
     offline = plan_for("h100", model="org/model", download="never")
     assert of("clock", late, offline).status is Status.WARN
     assert of("clock", replace(NODE, clock=ClockFacts(-1e30, 1e9, "x"))).status is Status.FAIL
+    assert of("clock", replace(NODE, clock=ClockFacts(4e9, 1e9, "x"))).status is Status.WARN
 
 
 def test_this_machines_clock_is_after_what_is_installed_here() -> None:
@@ -136,6 +137,7 @@ def test_part_of_a_processor_warns() -> None:
         (LimitFacts(8, resources=(("NOFILE", 64),)), Status.WARN, Status.WARN),
         (LimitFacts(8, resources=(("NOFILE", 1024),)), Status.PASS, Status.PASS),
         (LimitFacts(8, resources=(("FSIZE", GIB),)), Status.WARN, Status.PASS),
+        (LimitFacts(8, resources=(("CPU", 600),)), Status.WARN, Status.WARN),
         (LimitFacts(8, resources=(("CORE", 0), ("MEMLOCK", 65536))), Status.PASS, Status.PASS),
     ],
 )

@@ -15,6 +15,7 @@ from app.profiles import GIB
 # device the driver reserves addresses for all memory of the board and of the machine besides.
 _LEAST_ADDRESSES = 4 * GIB
 _ONE_FILE = 8 * GIB  # shards of models are cut at 5 GB, and 4-bit ones of 8 GB come as one file
+_A_DAY = 24 * 3600  # seconds of processor time, of which every thread spends
 _FEW_FILES = 256  # descriptors; Docker gives 1048576, most shells 1024
 _FEW_TASKS = 64  # beside one a processor for each pool of threads
 # On 2 processors a rehearsal that had 4 left at this point died for want of a thread, one with 6
@@ -97,6 +98,9 @@ def _low(found: LimitFacts, plan: Plan) -> list[_Bound]:
     files = found.resource("NOFILE")
     if files is not None and files < _FEW_FILES:
         said.append(_ulimit("n", f"{files} open files for a process", files))
+    seconds = found.resource("CPU")
+    if seconds is not None and seconds < _A_DAY:
+        said.append(_ulimit("t", f"{seconds} seconds of processor time for a process", seconds))
     addresses, one_file = found.resource("AS"), found.resource("FSIZE")
     if plan.profile.needs_gpu and addresses is not None:
         why = f"{size(addresses)} of addresses, and the driver reserves hundreds of GiB of them"
@@ -118,7 +122,7 @@ def _tasks(found: LimitFacts) -> _Bound:
 
 
 def _ulimit(flag: str, why: str, value: int) -> _Bound:
-    """`value` as the shell's builtin counts: KiB, or a number."""
+    """`value` as the shell's builtin counts: KiB, seconds, or a number."""
     return _Bound(
         f"only {why} (ulimit -{flag})",
         f"ulimit -{flag} {value}",

@@ -17,6 +17,7 @@ from app.profiles import GIB
 _MACHINE = "x86_64"
 # accelerate 1.15 (`utils.other.check_os_kernel`) warns below it: processes were seen to hang.
 _KERNEL = (5, 5)
+_LIFE_S = 10 * 365.25 * 86400  # no image of this software is used for longer
 # With the locked set on a CPU a rehearsal was killed at a limit of 600 MiB and passed at 800,
 # where its control group had peaked at 671: below the first number nothing boots.
 _LEAST_MEMORY = GIB // 2
@@ -68,10 +69,13 @@ def clock(facts: HostFacts, plan: Plan) -> Finding:
     found = facts.clock
     now, built = _moment(found.now), _moment(found.built)
     expected = f"a time after {built}, when the software was installed"
+    step = "set the node's clock (NTP, or the virtual machine's host), or take another node"
+    if found.now > found.built + _LIFE_S:
+        reason = f"the clock is ahead: it says {now}, ten years after the software was installed"
+        return warned(reason, expected=expected, actual=now, next_step=step)
     if found.now >= found.built:
         return passed(f"the clock says {now}", expected=expected)
     reason = f"the clock is behind: it says {now}, and {one_line(found.built_from)} is newer"
-    step = "set the node's clock (NTP, or the virtual machine's host), or take another node"
     if fetches(plan, facts.surroundings.offline):
         return failed(reason, expected=expected, actual=now, next_step=step)
     return warned(reason, expected=expected, actual=now, next_step=step)

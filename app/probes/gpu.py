@@ -32,7 +32,7 @@ _CUDA = driver_files.CUDA
 # By which launchers grant devices, and CUDA's own.
 _ASKED = (
     *("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
-    *("SLURM_JOB_GPUS", "SLURM_STEP_GPUS"),
+    *("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "NVIDIA_DRIVER_CAPABILITIES"),
 )
 
 
