@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from app.checks.forecast import CHECKS
 from app.config import ModelRequest
-from app.engine import packed
 from app.facts.board import BoardFacts, GpuProcess, NvmlFacts
 from app.facts.checkpoint import STATE, CheckpointFacts, QuantData, ShardFacts, TensorHeader
 from app.facts.forecast import ForecastFacts, make_forecast
 from app.facts.gpu import DeviceFacts, GpuFacts
 from app.facts.host import MemoryFacts
-from app.facts.projections import PATTERN, is_projection
+from app.facts.projections import is_projection
 from app.forecast_section import forecast_section
 from app.outcome import Fault, Finding, Status
 from app.plan import Plan
@@ -107,10 +106,6 @@ WEIGHTS = (
 
 def weights_of(found: CheckpointFacts, plan: Plan) -> tuple[int, int]:
     return sums(make_forecast(plan, found, None, HOST), *WEIGHTS)
-
-
-def test_the_engine_packs_by_the_same_rule() -> None:
-    assert rf"(?!{PATTERN})" == packed.SKIP_PATTERN
 
 
 @pytest.mark.parametrize(("profile", "width"), [(V100, 2), (H100, 2), (CPU, 4)])

@@ -9,9 +9,9 @@ import pytest
 
 from app.checks import load
 from app.config import ModelRequest
-from app.engine import packed
 from app.facts.layers import component, kind
 from app.facts.load import LoadFacts
+from app.facts.projections import is_projection
 from app.outcome import Fault, Status
 from app.plan import Plan
 from app.profiles import CPU
@@ -74,7 +74,7 @@ def test_what_must_be_packed_agrees_with_the_adapters_view_of_places(name: str) 
     """Two independent rules over the same names: one is a regular expression, one reads parts."""
     language = component(name) == "language" and kind(name) in ("attention", "mlp", "experts")
     # Fused experts are one parameter, no Linear: nothing to skip or to pack.
-    assert packed.is_projection(name) is language
+    assert is_projection(name) is language
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_what_must_be_packed_agrees_with_the_adapters_view_of_places(name: str) 
     ],
 )
 def test_routers_towers_heads_and_altup_are_never_packed_on_the_fly(name: str) -> None:
-    assert not packed.is_projection(name)
+    assert not is_projection(name)
 
 
 def test_what_was_brought_to_the_profiles_types_is_said() -> None:

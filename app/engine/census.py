@@ -20,6 +20,7 @@ from app.facts.census import (
 )
 from app.facts.checkpoint import CheckpointFacts
 from app.facts.names import dtype_name, origin_name
+from app.facts.projections import is_projection
 
 if TYPE_CHECKING:
     import torch
@@ -138,7 +139,7 @@ def _packed_layers(model: torch.nn.Module) -> Iterator[PackedLayer]:
                 compute_dtype=_optional(getattr(module, "compute_dtype", None)),
                 state=_state(state),
                 shape=(module.out_features, module.in_features) if linear else None,
-                projection=packed.is_projection(origin_name(path)),
+                projection=is_projection(origin_name(path)),
             )
 
 
@@ -204,7 +205,7 @@ def _plain_linears(model: torch.nn.Module) -> Iterator[PlainLinear]:
         # Only exact Linears are replaced (transformers' replace_with_bnb_linear).
         left = type(module) is not torch.nn.Linear or not should_convert_module(name, skip)
         dtype = dtype_name(getattr(module.weight, "dtype", "none"))
-        yield PlainLinear(path, dtype, packed.is_projection(name), left)
+        yield PlainLinear(path, dtype, is_projection(name), left)
 
 
 def _device_map(model: torch.nn.Module) -> dict[str, str]:

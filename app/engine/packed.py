@@ -12,39 +12,19 @@ from typing import TYPE_CHECKING, Any
 from app.facts.census import Fate, PackedFate
 from app.facts.checkpoint import CheckpointFacts
 from app.facts.names import origin_name
+from app.facts.projections import PATTERN, is_projection
 
 if TYPE_CHECKING:
     import torch
 
-# Names of the language model's attention and MLP projections, over all families that transformers
-# 5.17 builds: a leaf below an attention or MLP module of a numbered layer (OPT's fc1 and fc2 lie in
-# the layer itself), outside every tower and projector of another modality, and no router of a
-# mixture of experts (its order decides, which 4 bits upset; unsloth_zoo's
-# SKIP_QUANTIZATION_MODULES leaves routers out too).
-_TOWER = (
-    "vision|visual|image|video|audio|speech|acoustic|codec|projector|merger|connector|resampler"
-)
-_BLOCK = r"attn|attention|mlp|feed_forward|ffn|expert|moe"
-_PATTERN = (
-    rf"(?!(?:[^.]+\.)*[^.]*(?:{_TOWER})[^.]*\.)"
-    r"(?!(?:.*\.)?[^.]*router[^.]*(?:\.|\Z))(?!.*\.(?:gate|shared_expert_gate)\Z)"
-    rf"(?:.*\.)?\d+\.(?:(?:[^.]+\.)*[^.]*(?:{_BLOCK})[^.]*\.(?:[^.]+\.)*[^.]+|fc[12])\Z"
-)
-_PROJECTION = re.compile(_PATTERN)
-
 # For transformers' skip list, whose entries are tried as regular expressions from the start of a
 # module's full name: matches every name that is no projection.
-SKIP_PATTERN = rf"(?!{_PATTERN})"
+SKIP_PATTERN = rf"(?!{PATTERN})"
 
 # A dequantised weight went bfloat16 -> target, perhaps on a device whose fused multiply-add rounds
 # a scale differently: one unit in bfloat16's last place (8 bits), plus half of float16's smallest
 # number for what it flushes to zero. A wrong weight is off by orders of magnitude more.
 _RELATIVE, _ABSOLUTE = 2.0**-7, 2.0**-24
-
-
-def is_projection(name: str) -> bool:
-    """Whether a module is one of the language model's attention and MLP projections."""
-    return _PROJECTION.match(name) is not None
 
 
 def base_model(model: torch.nn.Module) -> torch.nn.Module:
