@@ -66,7 +66,12 @@ _NUMBER = re.compile(r"\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?\s*", re
 # An option of torch's allocator; its list in brackets is cut out before.
 _OPTION = re.compile(r"[^:;=\[\]]+:[^:;\[\]]+|[^:;=\[\]]+:\[\]")
 
+# As `logging` knows them; it takes neither lower case nor numbers as text.
+_LEVEL = re.compile(r"CRITICAL|FATAL|ERROR|WARN|WARNING|INFO|DEBUG|NOTSET")
+_ANY_LEVEL = re.compile(_LEVEL.pattern, re.IGNORECASE)
+
 _A_SWITCH = "1, true, yes, on, 0, false, no or off"
+_A_LEVEL = "DEBUG, INFO, WARNING, ERROR or CRITICAL"
 _OPTIONS = "option:value, several separated by commas"
 
 
@@ -77,7 +82,8 @@ def _are_options(value: str) -> bool:
 
 
 # A wrong value of these ends in an exception without a name (or in an abort) while a package is
-# imported or a trainer is made, or is silently taken for something else. Each was tried.
+# imported or a trainer is made, or is silently taken for something else. Each was tried on a CPU,
+# but for those of UNSLOTH, which stand at the top of modules that only a GPU imports.
 _TYPES: dict[str, tuple[Callable[[str], object], str]] = {
     "RANK": (_INDEX.fullmatch, "a whole number"),
     "LOCAL_RANK": (_INDEX.fullmatch, "a whole number"),
@@ -88,18 +94,22 @@ _TYPES: dict[str, tuple[Callable[[str], object], str]] = {
     "TRANSFORMERS_OFFLINE": (_SWITCH.fullmatch, _A_SWITCH),
     "HF_DATASETS_OFFLINE": (_SWITCH.fullmatch, _A_SWITCH),
     "HF_DATASETS_IN_MEMORY_MAX_SIZE": (_NUMBER.fullmatch, "a number of bytes"),
-    "USE_TORCH_XLA": (_FLAG.fullmatch, _A_SWITCH),
-    "FORK_LAUNCHED": (_FLAG.fullmatch, _A_SWITCH),
-    "ACCELERATE_DEBUG_MODE": (_FLAG.fullmatch, _A_SWITCH),
-    "ACCELERATE_USE_CPU": (_FLAG.fullmatch, _A_SWITCH),
-    "ACCELERATE_USE_DEEPSPEED": (_FLAG.fullmatch, _A_SWITCH),
-    "ACCELERATE_USE_FSDP": (_FLAG.fullmatch, _A_SWITCH),
-    "ACCELERATE_USE_MEGATRON_LM": (_FLAG.fullmatch, _A_SWITCH),
+    **dict.fromkeys(
+        (
+            *("ACCELERATE_CPU_AFFINITY", "ACCELERATE_DEBUG_MODE", "ACCELERATE_ENABLE_RICH"),
+            *("ACCELERATE_INIT_INCLUDE_BUFFERS", "ACCELERATE_USE_CPU", "ACCELERATE_USE_DEEPSPEED"),
+            *("ACCELERATE_USE_FSDP", "ACCELERATE_USE_MEGATRON_LM", "FORK_LAUNCHED"),
+            "USE_TORCH_XLA",
+        ),
+        (_FLAG.fullmatch, _A_SWITCH),
+    ),
     "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": (_WHOLE.fullmatch, "a whole number"),
     "ACCELERATE_MIXED_PRECISION": (
         re.compile(r"|no|fp16|bf16|fp8", re.IGNORECASE).fullmatch,
         "no, fp16, bf16 or fp8",
     ),
+    "ACCELERATE_LOG_LEVEL": (_ANY_LEVEL.fullmatch, _A_LEVEL),
+    "LOGLEVEL": (_LEVEL.fullmatch, f"{_A_LEVEL}, in upper case"),
     "PYTORCH_ALLOC_CONF": (_are_options, _OPTIONS),
     "PYTORCH_CUDA_ALLOC_CONF": (_are_options, _OPTIONS),
     "TORCH_DISTRIBUTED_DEBUG": (
@@ -111,6 +121,21 @@ _TYPES: dict[str, tuple[Callable[[str], object], str]] = {
     "TORCHINDUCTOR_CPP_MIN_CHUNK_SIZE": (_WHOLE.fullmatch, "a whole number"),
     "TORCHINDUCTOR_FILE_LOCK_TIMEOUT": (_WHOLE.fullmatch, "a whole number"),
     "TORCHINDUCTOR_MIN_NUM_SPLIT": (_WHOLE.fullmatch, "a whole number"),
+    "UNSLOTH_DECODE_GRAPH_MAX": (_WHOLE.fullmatch, "a whole number"),
+    "UNSLOTH_DIFFUSION_CE_CHUNK_BYTES": (_WHOLE.fullmatch, "a whole number"),
+    "UNSLOTH_GEMV_MAX_ROWS": (_WHOLE.fullmatch, "a whole number"),
+    # tqdm 4.70 takes arguments from the environment, for every progress bar.
+    **dict.fromkeys(
+        ("TQDM_INITIAL", "TQDM_NCOLS", "TQDM_NROWS", "TQDM_POSITION", "TQDM_UNIT_DIVISOR"),
+        (_WHOLE.fullmatch, "a whole number"),
+    ),
+    **dict.fromkeys(
+        (
+            *("TQDM_DELAY", "TQDM_MAXINTERVAL", "TQDM_MININTERVAL", "TQDM_MINITERS"),
+            *("TQDM_SMOOTHING", "TQDM_TOTAL"),
+        ),
+        (_NUMBER.fullmatch, "a number"),
+    ),
     # transformers reads its own docstrings when it is imported, and 2 takes them away. Python
     # takes any other text for 1.
     "PYTHONOPTIMIZE": (

@@ -65,6 +65,8 @@ def test_it_is_the_users_to_mend() -> None:
     [
         ("ACCELERATE_USE_CPU", "true", Status.FAIL, Status.PASS),
         ("ACCELERATE_USE_CPU", "false", Status.PASS, Status.PASS),
+        ("ACCELERATE_TORCH_DEVICE", "cpu", Status.FAIL, Status.PASS),
+        ("ACCELERATE_TORCH_DEVICE", "cuda:0", Status.PASS, Status.PASS),
         ("ACCELERATE_USE_FSDP", "1", Status.WARN, Status.WARN),
         ("ACCELERATE_USE_DEEPSPEED", "true", Status.WARN, Status.WARN),
         ("CUDA_LAUNCH_BLOCKING", "1", Status.WARN, Status.PASS),

@@ -71,8 +71,14 @@ def test_arrays_are_not_ranks() -> None:
         ("USE_TORCH_XLA", ["1", "f", "No"], ["", "maybe", "2"]),
         ("ACCELERATE_USE_CPU", ["true", "0"], ["", "maybe"]),
         ("ACCELERATE_DEBUG_MODE", ["true", "0"], ["", "maybe"]),
+        ("ACCELERATE_ENABLE_RICH", ["true", "0"], ["", "maybe"]),
         ("ACCELERATE_MIXED_PRECISION", ["", "no", "BF16", "fp8"], ["half", "bfloat16", "16"]),
         ("TORCHINDUCTOR_COMPILE_THREADS", ["1", " 8 "], ["", "abc", "1.5"]),
+        ("LOGLEVEL", ["INFO", "WARN"], ["info", "20", "", "loud"]),
+        ("ACCELERATE_LOG_LEVEL", ["INFO", "debug"], ["20", "", "loud"]),
+        ("TQDM_NCOLS", ["80"], ["", "abc", "8.5"]),
+        ("TQDM_MININTERVAL", ["10", "0.5"], ["", "x"]),
+        ("UNSLOTH_GEMV_MAX_ROWS", ["4"], ["", "x"]),
         ("TORCHDYNAMO_REPRO_LEVEL", ["2"], ["x"]),
         ("TORCH_DISTRIBUTED_DEBUG", ["OFF", "info", "DETAIL"], ["", "garbage", "1"]),
         ("PYTHONOPTIMIZE", ["", "0", "1", "x", "2x", "-3"], ["2", "3", " 2", "02", "+2"]),
@@ -94,3 +100,8 @@ def test_wrong_types_that_imports_die_of_are_named(
     for value in bad:
         (problem,) = inherited_problems({name: value})
         assert problem.name == name
+
+
+def test_a_prefix_of_a_variable_is_no_variable() -> None:
+    """tqdm reads what it knows; bars of others may have the same prefix."""
+    assert not inherited_problems({"TQDM_DISABLE": "x", "TQDM_COLOUR": "red", "TQDM_OTHER": "x"})

@@ -96,6 +96,14 @@ def _on_cpu(facts: HostFacts, profile: Profile) -> _Said | None:
     return None
 
 
+def _other_device(facts: HostFacts, profile: Profile) -> _Said | None:
+    name = "ACCELERATE_TORCH_DEVICE"
+    value = facts.surroundings.variables.get(name, "")
+    if not profile.needs_gpu or not value or value.startswith(profile.device):
+        return None
+    return _Said(name, f"trainers take the device {one_line(value, 40)!r}", stops=True)
+
+
 def _torch_logs(facts: HostFacts, _profile: Profile) -> _Said | None:
     unknown = facts.surroundings.unknown_logs
     if not unknown:
@@ -184,6 +192,7 @@ _TRAINER = "trainers take that way of spreading a model over devices"
 _RULES: tuple[_RuleT, ...] = (
     _mixed_precision,
     _on_cpu,
+    _other_device,
     _torch_logs,
     _half_a_rank,
     _tf32,

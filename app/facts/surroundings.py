@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 # The variables whose values the host stage judges. None of them carries a secret.
 WATCHED: frozenset[str] = frozenset(
     (
-        *("ACCELERATE_MIXED_PRECISION", "ACCELERATE_USE_CPU", "ACCELERATE_USE_DEEPSPEED"),
+        *("ACCELERATE_MIXED_PRECISION", "ACCELERATE_TORCH_DEVICE", "ACCELERATE_USE_CPU"),
+        "ACCELERATE_USE_DEEPSPEED",
         *("ACCELERATE_USE_FSDP", "ACCELERATE_USE_MEGATRON_LM", "CUDA_LAUNCH_BLOCKING"),
         *("LD_PRELOAD", "LOCAL_RANK", "MASTER_ADDR", "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS"),
         *("PYTHONOPTIMIZE", "PYTHONWARNINGS", "PYTORCH_ALLOC_CONF"),

@@ -30,7 +30,9 @@ from app.probes import cuda_child, nvml_child
 _MAX_BYTES = 1024**2
 _CHUNK_BYTES = 65_536
 _REAP_S = 1.0  # for a killed child to go; one that hangs inside the kernel stays
-_TICK_S = 0.05  # between looks at a child that has closed its output and still runs
+_TICK_S = 0.05  # between looks at whether a child still runs
+# A child's last word: nothing comes after it, even if something keeps its output open.
+_LAST_LINE = b'{"done": true}\n'
 # NVML's share of the deadline: when it hangs, time is left for CUDA, which waits for it.
 _NVML_SHARE = 2 / 3
 
@@ -106,6 +108,11 @@ class _Child:
         """Whether more can come."""
         return self.process is not None and not self.problem
 
+    @property
+    def told_all(self) -> bool:
+        """Whether its last word has come."""
+        return self.output.endswith(b"\n" + _LAST_LINE)
+
     def go(self) -> None:
         """Let it do what it waits with: its standard input ends."""
         if self.process is not None and self.process.stdin is not None:
@@ -113,7 +120,7 @@ class _Child:
                 self.process.stdin.close()
 
     def read(self) -> bool:
-        """Take what has come; False at the end of the output."""
+        """Take what has come; False at the end of the output, or with its last word."""
         if self.process is None or self.process.stdout is None:
             return False
         piece = os.read(self.process.stdout.fileno(), _CHUNK_BYTES)
@@ -121,7 +128,7 @@ class _Child:
         if len(self.output) > _MAX_BYTES:
             self.problem = "the probing process told more than it can have to tell"
             return False
-        return bool(piece)
+        return bool(piece) and not self.told_all
 
     def late(self) -> bool:
         """Whether its time is over, which is its problem then."""
@@ -131,56 +138,70 @@ class _Child:
         return True
 
     def left(self) -> bool:
-        """Whether the process has ended by itself; how, when that was no good end."""
-        code = self.process.poll() if self.process else 0
-        if code is None:
+        """Whether the process has ended by itself; how, when that was no good end.
+
+        It is not reaped yet: until then its number, and its group's, are nobody else's.
+        """
+        if self.process is None:
+            return True
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        try:
+            ended = os.waitid(os.P_PID, self.process.pid, flags)
+        except ChildProcessError:  # somebody else has buried it
+            return True
+        if ended is None:
             return False
-        if code < 0:
-            self.problem = f"the probing process died of signal {signal_name(-code)}"
-        elif code:
-            self.problem = f"the probing process ended with exit {code}"
+        if ended.si_code != os.CLD_EXITED:
+            self.problem = f"the probing process died of signal {signal_name(ended.si_status)}"
+        elif ended.si_status:
+            self.problem = f"the probing process ended with exit {ended.si_status}"
         return True
 
     def end(self) -> None:
-        """Leave nothing behind but a process that hangs inside the kernel and cannot die."""
+        """Leave nothing behind but a process that hangs inside the kernel and cannot die.
+
+        What the driver has started in it (nvidia-modprobe, a daemon) is of its group.
+        """
         self.go()
         if self.process is None:
             return
-        if self.process.poll() is None:
-            with contextlib.suppress(OSError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                # A short deadline is a short patience: the stage's own one comes soon after.
-                self.process.wait(timeout=min(_REAP_S, self.deadline_s / 20))
+        with contextlib.suppress(OSError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            # A short deadline is a short patience: the stage's own one comes soon after.
+            self.process.wait(timeout=min(_REAP_S, self.deadline_s / 20))
         if self.process.stdout is not None:
             self.process.stdout.close()
 
 
 def _listen(cuda: _Child, nvml: _Child | None) -> None:
-    """Read both until each has ended or its time is over; CUDA goes on when NVML is through."""
+    """Read both until each has ended or its time is over; CUDA goes on when NVML is through.
+
+    The end of a process, and not only of its output, which a descendant may hold open.
+    """
     reading = [child for child in (cuda, nvml) if child is not None and child.runs]
     closed: list[_Child] = []
+    outputs = {child: child.process.stdout for child in reading if child.process is not None}
     with selectors.DefaultSelector() as selector:
-        for child in reading:
-            if child.process is not None and child.process.stdout is not None:
-                selector.register(child.process.stdout, selectors.EVENT_READ, child)
+        for child, output in outputs.items():
+            if output is not None:
+                selector.register(output, selectors.EVENT_READ, child)
         while reading or closed:
             if nvml not in (*reading, *closed):
                 cuda.go()
             wait_s = min(child.end_at for child in (*reading, *closed)) - time.monotonic()
-            wait_s = max(0.0, min(wait_s, _TICK_S) if closed else wait_s)
+            wait_s = max(0.0, min(wait_s, _TICK_S))
+            # Whoever has ended before this look at the outputs has nothing more to tell after it.
+            gone = [child for child in reading if child.left()]
             # Without anything registered a selector waits all the same.
-            for key, _ in selector.select(wait_s):
-                child = key.data
-                if not child.read():
-                    selector.unregister(key.fileobj)
+            told = {key.data: key.data.read() for key, _ in selector.select(0 if gone else wait_s)}
+            for child in tuple(reading):
+                silent = child in gone and child not in told
+                if silent or not told.get(child, True) or child.late():
+                    selector.unregister(outputs[child])
                     reading.remove(child)
-                    closed += [] if child.problem else [child]
+                    closed += [] if silent or child.problem or child.told_all else [child]
             closed = [child for child in closed if not child.left() and not child.late()]
-            for child in [child for child in reading if child.late()]:
-                if child.process is not None and child.process.stdout is not None:
-                    selector.unregister(child.process.stdout)
-                reading.remove(child)
 
 
 def told_by(output: bytes, problem: str, kind: type[AnswerT], one: str, many: str) -> AnswerT:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import ssl
 import traceback
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 import httpx
+from huggingface_hub import constants
 from huggingface_hub import errors as hub
 from huggingface_hub.utils._http import parse_ratelimit_headers
 
@@ -26,8 +28,16 @@ from app.probes.hub_answer import AboutT, Cause
 # The certificate is not valid yet, or no longer (OpenSSL's verify codes).
 _CLOCK = frozenset({9, 10})
 _NO_ACCESS = frozenset({401, 403})
-# Request timeout, too early, rate limit: the same request works later.
-_LATER = frozenset({408, 425, 429})
+# Request timeout, range not there, too early, rate limit: the same request works later. The range
+# is that of a download which was resumed: begun anew, there is none.
+_LATER = frozenset({408, 416, 425, 429})
+# Not here, not any more, or not for this country.
+_ABSENT = frozenset({404, 410, 451})
+# What a store of large files answers when its signed address has expired: a new attempt gets a
+# new one.
+_EXPIRED = frozenset({400, 401, 403})
+# TLS spoken to a port that does not speak it, by OpenSSL's own names of its errors.
+_NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"})
 # An address or a header that no server could take, a token with a line break in it for instance.
 _WRONG_REQUEST = (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.InvalidURL)
 # No answer, or one that is cut, or a page of somebody in between instead of the hub's JSON.
@@ -45,15 +55,18 @@ _BY_CLASS: tuple[tuple[tuple[type[BaseException], ...], Fault], ...] = (
 # Of a file, whatever else went wrong before: a write that fails after a resumed transfer has the
 # network's exception as its context.
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+_STATUS = re.compile(r"[1-5][0-9]{2}(?= )")
 _LONGEST_NUMBER = 9  # digits of seconds: thirty years
 
 
 def status_of(error: BaseException) -> int | None:
-    """The HTTP status behind an exception."""
+    """The HTTP status behind an exception, also that of a proxy that refuses a connection."""
     for cause in causes(error):
         response = getattr(cause, "response", None)
         if isinstance(response, httpx.Response):
             return response.status_code
+        if isinstance(cause, httpx.ProxyError) and (found := _STATUS.match(str(cause))):
+            return int(found[0])  # httpcore keeps it nowhere else
     return None
 
 
@@ -64,9 +77,11 @@ def fault_of(error: BaseException) -> Fault | None:
         if isinstance(cause, ssl.SSLCertVerificationError):
             code = getattr(cause, "verify_code", None)  # set by OpenSSL, not by the class
             return Fault.NODE_UNFIT if code in _CLOCK else Fault.CONFIG
+        if isinstance(cause, ssl.SSLError) and cause.reason in _NO_TLS:
+            return Fault.CONFIG
         if isinstance(cause, OSError) and cause.errno in _FULL:
             return disk.fault_of(cause.errno)
-    said = _fault_said(chain) or _fault_of_status(status_of(error))
+    said = _fault_said(chain) or _fault_of_proxy(chain) or _fault_of_status(error)
     if said is not None:
         return said
     for classes, fault in _BY_CLASS:
@@ -96,16 +111,41 @@ def _is_absent(cause: BaseException) -> bool:
     return said or cause.response.status_code == httpx.codes.NOT_FOUND
 
 
-def _fault_of_status(status: int | None) -> Fault | None:
+def _fault_of_proxy(chain: list[BaseException]) -> Fault | None:
+    """A proxy that wants a password or forbids the host will do so again."""
+    for cause in chain:
+        status = status_of(cause) if isinstance(cause, httpx.ProxyError) else None
+        if status is not None:
+            later = status in _LATER or status >= httpx.codes.INTERNAL_SERVER_ERROR
+            return Fault.TEMPORARY if later else Fault.CONFIG
+    return None
+
+
+def _fault_of_status(error: BaseException) -> Fault | None:
+    status = status_of(error)
     if status is None:
         return None
+    if status in _EXPIRED and _is_of_a_store(error):
+        return Fault.TEMPORARY
     if status in _NO_ACCESS:
         return Fault.ACCESS_DENIED
     if status in _LATER or status >= httpx.codes.INTERNAL_SERVER_ERROR:
         return Fault.TEMPORARY
-    if status in {httpx.codes.NOT_FOUND, httpx.codes.GONE}:
+    if status in _ABSENT:
         return Fault.MODEL_ABSENT
     return Fault.CONFIG  # any other 4xx: this request is wrong, and stays wrong
+
+
+def _is_of_a_store(error: BaseException) -> bool:
+    """Whether not the hub answered but where it redirects large files to."""
+    for cause in causes(error):
+        response = getattr(cause, "response", None)
+        if isinstance(response, httpx.Response):
+            url = response.url
+            told = any(name.startswith("x-error-") for name in response.headers)
+            hub_itself = url.netloc == httpx.URL(constants.ENDPOINT).netloc
+            return not (told or hub_itself or url.path.startswith("/api/"))
+    return False
 
 
 def _fault_of_system(chain: list[BaseException]) -> Fault | None:
