@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from app.facts.board import BoardFacts, NvmlFacts
 from app.facts.driver_errors import NO_DEVICE, NO_PERMISSION, nvml_error
 from app.facts.gpu import DeviceFacts, GpuFacts
@@ -126,5 +128,19 @@ def hidden_by(facts: GpuFacts) -> str:
         uuids = [board.uuid for board in boards]
         known = bool(uuids) and all(uuids)
         return absent if known and not any(uuid.startswith(first) for uuid in uuids) else ""
-    # Slices are not looked for: their older names hold instance numbers.
-    return "" if first.startswith("MIG-") else absent
+    if first.startswith("MIG-"):
+        return absent if _no_slice(first, boards) else ""
+    return absent
+
+
+def _no_slice(name: str, boards: Sequence[BoardFacts]) -> bool:
+    """Whether no board has the slice of this name, as far as NVML tells of slices.
+
+    The older names, of drivers before 470, hold their board's: MIG-GPU-<uuid>/<instance>/<instance>.
+    """
+    if not boards or any(board.handle_error or board.mig_enabled is None for board in boards):
+        return False
+    older = name.removeprefix("MIG-").partition("/")[0]
+    if older.startswith("GPU-"):
+        return not any(board.mig_enabled and board.uuid == older for board in boards)
+    return not any(name in (board.mig_uuids or ()) for board in boards)

@@ -36,6 +36,10 @@ from app.plan import Plan
 _OS_OR_UNKNOWN = frozenset({304, 999})  # what a missing /dev/nvidia-uvm gives
 # What CUDA answers of a board that has fallen off the bus, besides what it does of other causes.
 _OF_A_LOST_BOARD = frozenset({3, NO_DEVICE, 101, 304, 999})
+# The first driver branch that runs a major version of CUDA (NVIDIA's CUDA compatibility guide).
+_BRANCHES = {11: 450, 12: 525, 13: 580}
+# The last branch that runs devices of a capability (its release notes name what it no longer runs).
+_LAST_BRANCH = {(7, 0): 580}
 _RUNTIME = re.compile(r"nvidia-cuda-runtime(?:-cu(\d+))?")
 _LOCAL = re.compile(r"\+cu(\d+)\d$")
 
@@ -56,8 +60,16 @@ def driver(facts: GpuFacts, plan: Plan) -> Finding:
             next_step=f"take a node with driver {least} or newer" if least else TAKE_OTHER,
         )
     if major is None or least is None:
-        return skipped("neither /proc/driver/nvidia/version nor NVML tells the driver's version")
+        return _by_cuda(facts, least)
     expected, actual = f"driver {least} or newer", f"driver {text}"
+    last = _LAST_BRANCH.get(plan.profile.compute_capability or (0, 0))
+    if last is not None and major > last and not facts.looked:
+        return failed(
+            f"the node's driver {text} no longer runs {plan.profile.title}",
+            expected=f"driver {least} to {last}",
+            actual=actual,
+            next_step=f"take a node with driver {last}, the last branch for this hardware",
+        )
     if major >= least:
         cuda = f", CUDA {_dotted(facts.cuda_version)}" if facts.cuda_version else ""
         return passed(actual + cuda, expected=expected, actual=actual)
@@ -71,6 +83,20 @@ def driver(facts: GpuFacts, plan: Plan) -> Finding:
         f"the node's driver {text} is too old for this profile",
         expected=expected,
         actual=actual,
+        next_step=f"take a node with driver {least} or newer",
+    )
+
+
+def _by_cuda(facts: GpuFacts, least: int | None) -> Finding:
+    """The same by cuDriverGetVersion, where nothing tells the driver's own version."""
+    untold = "neither /proc/driver/nvidia/version nor NVML tells the driver's version"
+    wanted = max((cuda for cuda, first in _BRANCHES.items() if first <= (least or 0)), default=0)
+    if not wanted or not facts.cuda_version or facts.cuda_version // 1000 >= wanted:
+        return skipped(untold)
+    return failed(
+        f"the driver runs CUDA up to {_dotted(facts.cuda_version)}, too old for this profile",
+        expected=f"driver {least} or newer, for CUDA {wanted}",
+        actual=f"CUDA {_dotted(facts.cuda_version)}; {untold}",
         next_step=f"take a node with driver {least} or newer",
     )
 

@@ -16,6 +16,7 @@ from app.profiles import GIB
 
 _CLIFF = GIB  # a context and cuBLAS's workspace alone take most of it: nothing can boot in less
 _QUIET = GIB  # in use on an idle device by a context of ours and the driver
+_NOBODYS = 2**50  # 1 PiB: no device has that, and a number below zero looks so
 _PROHIBITED = 2
 
 
@@ -49,7 +50,8 @@ def context(facts: GpuFacts, _plan: Plan) -> Finding:
     if device.context_error:
         error = start_error(device.context_error)
         holders = _holders(facts, device)
-        by = f"; on it: {holders}" if holders else ""
+        by = f" after {facts.waited_s:.0f} s of asking again" if facts.waited_s else ""
+        by += f"; on it: {holders}" if holders else ""
         return failed(
             f"no context on {named(device)}: {error.told}{by}",
             expected="a context on the device",
@@ -74,6 +76,10 @@ def memory(facts: GpuFacts, plan: Plan) -> Finding:
         return device
     least = plan.profile.min_memory_bytes
     free = _free(facts, device)
+    if max(device.total_bytes, free or 0) >= _NOBODYS or (free or 0) > device.total_bytes > 0:
+        return skipped(
+            f"the driver's figures make no sense: {device.total_bytes} bytes in total, {free} free"
+        )
     expected = f"at least {size(least)} in total, and next to all of it free"
     actual = f"{size(device.total_bytes)} in total, {size(free)} free"
     if device.total_bytes < least:
@@ -81,7 +87,9 @@ def memory(facts: GpuFacts, plan: Plan) -> Finding:
             f"{named(device)} has {size(device.total_bytes)} of memory",
             expected=expected,
             actual=actual,
-            next_step="take a whole GPU of the profile's class (no MIG slice)",
+            next_step="take a whole GPU of the profile's class, not a slice"
+            if device.mig
+            else f"take a GPU of the profile's class with {size(least)} or more",
         )
     if free is None:
         return skipped(f"{actual}: neither the driver nor NVML tells how much is free")

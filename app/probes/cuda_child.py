@@ -25,7 +25,7 @@ from typing import Any
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # CU_DEVICE_ATTRIBUTE_...
 _MULTIPROCESSORS, _COMPUTE_MODE, _MAJOR, _MINOR = 16, 20, 75, 76
-_NOT_READY = 802  # CUDA_ERROR_SYSTEM_NOT_READY
+_NOT_READY = (802, 919)  # CUDA_ERROR_SYSTEM_NOT_READY, CUDA_ERROR_FABRIC_NOT_READY
 _FILES = ("nvidiactl", "nvidia-uvm", "nvidia[0-9]*")
 
 
@@ -179,7 +179,7 @@ def ask(answer: _Answer, devices: Path) -> None:
             answer.tell(device=_device(cuda, index))
     except _CallError as error:
         answer.tell(init_error=error.code, done=True)  # a first open can hang as well
-        if error.code != _NOT_READY:
+        if error.code not in _NOT_READY:
             answer.tell(unopenable=_unopenable(devices))
         return
     except AttributeError as error:

@@ -181,11 +181,12 @@ def _listen(cuda: _Child, nvml: _Child | None) -> None:
     """
     reading = [child for child in (cuda, nvml) if child is not None and child.runs]
     closed: list[_Child] = []
-    outputs = {child: child.process.stdout for child in reading if child.process is not None}
+    outputs = {
+        child: child.process.stdout for child in reading if child.process and child.process.stdout
+    }
     with selectors.DefaultSelector() as selector:
         for child, output in outputs.items():
-            if output is not None:
-                selector.register(output, selectors.EVENT_READ, child)
+            selector.register(output, selectors.EVENT_READ, child)
         while reading or closed:
             if nvml not in (*reading, *closed):
                 cuda.go()

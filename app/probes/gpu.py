@@ -20,13 +20,14 @@ DEADLINE_S = 30.0
 # Of the stage's own deadline, after which nobody is left to name what hangs.
 _SHARE = 0.8
 # An NVSwitch node answers 802 until its fabric manager has trained the links: some minutes at most.
-WINDOW_S, _WINDOW_SHARE = 180.0, 0.6
+WINDOW_S, _WINDOW_SHARE = 180.0, 0.7
 # With a CUDA device that answers already: one GPU needs no fabric, so it gets less of our time.
 _USABLE_WINDOW_S = 30.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 5.0
+_FIRST_PAUSE_S, _PAUSE_GROWTH, _LONGEST_PAUSE_S = 1.0, 1.5, 5.0
+_SAY_EVERY_S = 20.0
 _LEAST_S = 0.1  # for a last question, where the stage's deadline leaves nothing
 
-_NOT_READY = 802  # CUDA_ERROR_SYSTEM_NOT_READY
+_NOT_READY = frozenset({802, 919})  # CUDA_ERROR_SYSTEM_NOT_READY, CUDA_ERROR_FABRIC_NOT_READY
 _FABRIC_IN_PROGRESS = 2  # NVML_GPU_FABRIC_STATE_IN_PROGRESS
 _CUDA = driver_files.CUDA
 # By which launchers grant devices, and CUDA's own.
@@ -111,7 +112,7 @@ def ask_until_ready(
     """
     began = time.monotonic()
     window_s = min(WINDOW_S, limit_s * _WINDOW_SHARE) if limit_s else WINDOW_S
-    nvml, pause_s, asked = NvmlFacts(), _FIRST_PAUSE_S, 0
+    nvml, pause_s, asked, say_at = NvmlFacts(), _FIRST_PAUSE_S, 0, began
     while True:
         left_s = limit_s * _SHARE - (time.monotonic() - began) if limit_s else DEADLINE_S
         # NVML that gave no answer once would take the time of every question.
@@ -123,17 +124,20 @@ def ask_until_ready(
         pause_s = min(pause_s, bound_s - spent_s)
         if not why or pause_s <= 0:
             return cuda, nvml, spent_s if why or asked > 1 else 0.0
-        say(f"{why}: asking again in {pause_s:.0f} s ({spent_s:.0f} of {bound_s:.0f} s are over)")
+        if began + spent_s >= say_at:
+            say_at = began + spent_s + _SAY_EVERY_S
+            say(f"{why}: asking again for {bound_s - spent_s:.0f} s at most")
         time.sleep(pause_s)
-        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        pause_s = min(_PAUSE_GROWTH * pause_s, _LONGEST_PAUSE_S)
 
 
 def _not_ready(cuda: CudaAnswer, nvml: NvmlFacts, window_s: float) -> tuple[str, float]:
     """Why it is worth to ask again, empty when it is not, and for how many seconds in all."""
     if cuda.problem or cuda.load_error:
         return "", 0.0
-    if cuda.init_error == _NOT_READY:
-        return f"the CUDA driver is not ready ({cuda.call} returned {_NOT_READY})", window_s
+    refused = cuda.init_error or cuda.context_error
+    if refused in _NOT_READY:
+        return f"the CUDA driver is not ready ({cuda.call} returned {refused})", window_s
     if any(board.fabric_state == _FABRIC_IN_PROGRESS for board in _own(cuda, nvml)):
         bound_s = window_s if cuda.init_error else min(window_s, _USABLE_WINDOW_S)
         return "the NVLink fabric is coming up (by NVML)", bound_s
