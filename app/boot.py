@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from types import TracebackType
@@ -37,6 +38,9 @@ def _leave(kind: type[BaseException], error: BaseException, trace: TracebackType
     if isinstance(error, SystemExit) and isinstance(error.code, int):
         os._exit(error.code)
     sys.__excepthook__(kind, error, trace)
+    if isinstance(error, ImportError):
+        step = "rebuild the environment, or the image, from its lock"
+        sys.stderr.write(f"bootguard cannot start: {error}; {step}\n")
     os._exit(os.EX_SOFTWARE)
 
 
@@ -45,4 +49,6 @@ if __name__ == "__main__":
     # there would shadow. Until here nothing is imported that Python has not loaded by itself.
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
-    raise SystemExit(main())
+    status = main()
+    gc.freeze()  # else the interpreter's end looks for cycles in all modules, for 50 ms
+    raise SystemExit(status)

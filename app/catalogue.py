@@ -152,19 +152,11 @@ _BESIDE: tuple[Entry, ...] = (
         "give each boot a BOOT_REPORT_DIR of its own",
     ),
     Entry(
-        "collective.asked",
-        "Says why ranks are not compared.",
-        "WORLD_SIZE, SLURM_STEP_NUM_TASKS",
+        f"{_ANY_STAGE}.asked",
+        "Says why the stage had nothing to do in this boot.",
+        "BOOT_JOB, the command line, the number of ranks",
         None,
-        "one process has nothing to compare",
-        "nothing is to be done",
-    ),
-    Entry(
-        "job.asked",
-        "Says why no job runs in this process.",
-        "BOOT_JOB, the command line",
-        None,
-        "no BOOT_JOB is set, or a command after -- takes this process's place",
+        "one process has no ranks to compare; no job was asked for, or a command takes its place",
         "nothing is to be done",
     ),
     Entry(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -71,7 +71,7 @@ class Stage:
 
 
 def run_stages(
-    stages: Sequence[Stage], session: Session, sink: Sink, *, stop_after: str | None
+    stages: Iterable[Stage], session: Session, sink: Sink, *, stop_after: str | None
 ) -> bool:
     """Run stages in order until one blocks or the boot is told to stop; True when all may go on."""
     for stage in stages:

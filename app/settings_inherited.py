@@ -1,9 +1,9 @@
 """Variables of others that change what is trained, or that break an import without a name.
 
-A leaf: imports only `app.settings_errors`. Read in unsloth and unsloth_zoo 2026.10.9, accelerate
-1.15.0, huggingface_hub 1.33.0, datasets 4.8.5, transformers 5.17.0 and torch 2.14.1; a test looks
-for each refused name in the installed sources. Kernels, caches, logs and the options of trainers
-stay the user's.
+A leaf: imports only `app.settings_errors` and `app.settings_numbers`. Read in unsloth and
+unsloth_zoo 2026.10.9, accelerate 1.15.0, huggingface_hub 1.33.0, datasets 4.8.5, transformers
+5.17.0 and torch 2.14.1; a test looks for each refused name in the installed sources. Kernels,
+caches, logs and the options of trainers stay the user's.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from app.settings_errors import Problem, shown
+from app.settings_numbers import NUMBERS, WHOLE_NUMBERS
 
 REFUSED_PREFIX = "UNSLOTH_FORCE_"
 _FORCED = "it overrides what Unsloth decides from the device and the model"
@@ -103,12 +104,12 @@ _TYPES: dict[str, tuple[Callable[[str], object], str]] = {
         ),
         (_FLAG.fullmatch, _A_SWITCH),
     ),
-    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": (_WHOLE.fullmatch, "a whole number"),
     "ACCELERATE_MIXED_PRECISION": (
         re.compile(r"|no|fp16|bf16|fp8", re.IGNORECASE).fullmatch,
         "no, fp16, bf16 or fp8",
     ),
     "ACCELERATE_LOG_LEVEL": (_ANY_LEVEL.fullmatch, _A_LEVEL),
+    "PYTORCH_MATCHER_LOGLEVEL": (_ANY_LEVEL.fullmatch, _A_LEVEL),
     "LOGLEVEL": (_LEVEL.fullmatch, f"{_A_LEVEL}, in upper case"),
     "PYTORCH_ALLOC_CONF": (_are_options, _OPTIONS),
     "PYTORCH_CUDA_ALLOC_CONF": (_are_options, _OPTIONS),
@@ -116,26 +117,12 @@ _TYPES: dict[str, tuple[Callable[[str], object], str]] = {
         re.compile(r"OFF|INFO|DETAIL", re.IGNORECASE).fullmatch,
         "OFF, INFO or DETAIL",
     ),
-    "TORCHDYNAMO_REPRO_LEVEL": (_WHOLE.fullmatch, "a whole number"),
-    "TORCHINDUCTOR_COMPILE_THREADS": (_WHOLE.fullmatch, "a whole number"),
-    "TORCHINDUCTOR_CPP_MIN_CHUNK_SIZE": (_WHOLE.fullmatch, "a whole number"),
-    "TORCHINDUCTOR_FILE_LOCK_TIMEOUT": (_WHOLE.fullmatch, "a whole number"),
-    "TORCHINDUCTOR_MIN_NUM_SPLIT": (_WHOLE.fullmatch, "a whole number"),
-    "UNSLOTH_DECODE_GRAPH_MAX": (_WHOLE.fullmatch, "a whole number"),
-    "UNSLOTH_DIFFUSION_CE_CHUNK_BYTES": (_WHOLE.fullmatch, "a whole number"),
-    "UNSLOTH_GEMV_MAX_ROWS": (_WHOLE.fullmatch, "a whole number"),
-    # tqdm 4.70 takes arguments from the environment, for every progress bar.
-    **dict.fromkeys(
-        ("TQDM_INITIAL", "TQDM_NCOLS", "TQDM_NROWS", "TQDM_POSITION", "TQDM_UNIT_DIVISOR"),
-        (_WHOLE.fullmatch, "a whole number"),
+    "TORCHINDUCTOR_WORKER_START": (
+        re.compile(r"subprocess|fork|spawn").fullmatch,
+        "subprocess, fork or spawn",
     ),
-    **dict.fromkeys(
-        (
-            *("TQDM_DELAY", "TQDM_MAXINTERVAL", "TQDM_MININTERVAL", "TQDM_MINITERS"),
-            *("TQDM_SMOOTHING", "TQDM_TOTAL"),
-        ),
-        (_NUMBER.fullmatch, "a number"),
-    ),
+    **dict.fromkeys(WHOLE_NUMBERS, (_WHOLE.fullmatch, "a whole number")),
+    **dict.fromkeys(NUMBERS, (_NUMBER.fullmatch, "a number")),
     # transformers reads its own docstrings when it is imported, and 2 takes them away. Python
     # takes any other text for 1.
     "PYTHONOPTIMIZE": (

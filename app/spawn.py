@@ -110,7 +110,9 @@ def _become(
         os.setpgid(0, 0)
         signal.set_wakeup_fd(-1)
         for each in _DEFAULTS:
-            signal.signal(each, signal.SIG_DFL)
+            # Under a limit of file sizes a write must end in an error, which can be told.
+            if each != signal.SIGXFSZ:
+                signal.signal(each, signal.SIG_DFL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output, 1)
         os.dup2(output, 2)

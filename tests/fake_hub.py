@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -18,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
+from urllib.parse import unquote
 
 COMMIT = "a" * 40
 # How a body goes wrong: it ends early, is reset half-way, or nothing comes after its half.
@@ -39,7 +41,9 @@ class Hub:
     """A repository, and what it does to whom.
 
     `answers`: statuses to give first, in turn; `always`: to give ever after; `page`: their body.
-    `of_files`: the same for files alone, as a gated repository answers: it is there for everybody.
+    `of_files`: the same for files alone, as a gated repository answers: it is there for everybody;
+    `of_store`: the same for where large files are redirected to. `xet`: what the service for Xet's
+    tokens answers; the listing then names large files by Xet's hashes.
     `bodies`: what happens to the next bodies of large files, in turn. `silent`: connections are
     taken and nothing is said. `bytes_per_s`: how fast bodies come. `elsewhere`: where large files
     are redirected to, this server by the name of another host. `revisions`: names of the only
@@ -52,6 +56,8 @@ class Hub:
     always: tuple[int, dict[str, str]] | None = None
     page: bytes = b'{"error": "no"}'
     of_files: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    of_store: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    xet: int | None = None
     bodies: list[BodyT] = field(default_factory=list)
     silent: bool = False
     bytes_per_s: float = 0.0
@@ -69,18 +75,25 @@ class Hub:
             status, headers = self.answers.pop(0) if self.answers else self.always or (500, {})
             return status, headers, self.page
         head = {"X-Repo-Commit": COMMIT}
+        if "/xet-read-token/" in path:
+            return self.xet or 404, {}, self.page
         if path.startswith("/cdn/"):
-            return 200, {"ETag": '"of-the-cdn"'}, self.files[path.removeprefix("/cdn/")]
+            return self._stored(path.removeprefix("/cdn/"))
         if "/tree/" in path:
             return 200, head, json.dumps(self.rows()).encode()
         if path.startswith("/api/models/"):
             return self._commit(path, head)
+        return self._file(path.partition(f"/resolve/{COMMIT}/")[2], head)
+
+    def _stored(self, name: str) -> tuple[int, dict[str, str], bytes]:
+        if self.of_store:
+            return *self.of_store.pop(0), self.page
+        return 200, {"ETag": '"of-the-cdn"'}, self.files[name]
+
+    def _file(self, name: str, head: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
         if self.of_files:
             status, headers = self.of_files.pop(0)
             return status, head | headers, self.page
-        return self._file(path.partition(f"/resolve/{COMMIT}/")[2], head)
-
-    def _file(self, name: str, head: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
         if name not in self.files:
             return 404, {"X-Error-Code": "EntryNotFound"}, b""
         content = self.files[name]
@@ -94,6 +107,7 @@ class Hub:
         return [
             {"type": "file", "path": name, "size": len(body), "oid": "9" * 40}
             | {"lfs": {"oid": sha256(body), "size": len(body), "pointerSize": 134}}
+            | ({} if self.xet is None else {"xetHash": "1" * 64})
             if name.endswith(LARGE)
             else {"type": "file", "path": name, "size": len(body), "oid": git_hash(body)}
             for name, body in self.files.items()
@@ -113,7 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         hub = self.hub
-        path = self.path.partition("?")[0]
+        path = unquote(self.path.partition("?")[0])
         hub.requests.append(f"{self.command} {path}")
         tokens = hub.tokens_elsewhere if path.startswith("/cdn/") else hub.tokens
         tokens.add(self.headers.get("Authorization", ""))
@@ -171,13 +185,16 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving(hub: Hub) -> Iterator[Hub]:
+def serving(hub: Hub, tls: ssl.SSLContext | None = None) -> Iterator[Hub]:
     """Serve on a free port of this machine."""
     server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
+    if tls:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
-    hub.url = f"http://127.0.0.1:{server.server_port}"
-    hub.elsewhere = f"http://localhost:{server.server_port}"
+    scheme = "https" if tls else "http"
+    hub.url = f"{scheme}://127.0.0.1:{server.server_port}"
+    hub.elsewhere = f"{scheme}://localhost:{server.server_port}"
     try:
         yield hub
     finally:

@@ -317,6 +317,16 @@ def test_a_truncated_shard_is_found_before_it_is_loaded(tmp_path: Path) -> None:
     assert found.statuses["load"] == "not_run"
 
 
+def test_a_python_without_the_packages_is_told_to_be_rebuilt() -> None:
+    """`-S` leaves the installed packages out."""
+    command = [sys.executable, "-S", "-m", "app.boot"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == os.EX_SOFTWARE
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("bootguard cannot start: No module named ")
+    assert "lock" in last
+
+
 @pytest.mark.stack
 def test_a_job_gets_the_real_model_and_its_status_is_the_boots(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(

@@ -22,8 +22,8 @@ from app.facts.cache import CacheFacts
 from app.facts.host import offline_variable
 from app.outcome import Fault, Status
 from app.probes.hub import Means, resolve_model
-from app.probes.hub_answer import finding_of
 from app.probes.hub_errors import cause_of, fault_of
+from app.probes.hub_steps import finding_of
 from app.probes.names import read_tables, unsloth_models_folder
 from tests.fake_hub import COMMIT, Hub, serving
 from tests.fakes_preflight import (
@@ -103,6 +103,10 @@ def test_a_repository_is_downloaded_once_and_then_comes_from_the_cache(tmp_path:
         (404, {"X-Error-Code": "RevisionNotFound"}, ExitCode.NOINPUT),
         (404, {}, ExitCode.NOINPUT),
         (410, {}, ExitCode.NOINPUT),
+        (451, {}, ExitCode.NOINPUT),
+        (407, {}, ExitCode.CONFIG),
+        (408, {}, ExitCode.TEMPFAIL),
+        (425, {}, ExitCode.TEMPFAIL),
         (400, {}, ExitCode.CONFIG),
         (429, {}, ExitCode.TEMPFAIL),
         (500, {}, ExitCode.TEMPFAIL),
@@ -144,7 +148,9 @@ def test_a_relative_folder_that_is_not_there_is_told_from_a_name_of_the_hub(
     monkeypatch.chdir(tmp_path)
     facts = ask(tmp_path, model="m/trunc")
     assert facts.failure is not None
-    assert facts.failure.reason.startswith(f"there is no folder {tmp_path}/m/trunc, so m/trunc is")
+    assert f"m/trunc is taken for a name of the hub: there is no folder {tmp_path}/m/trunc" in (
+        facts.failure.reason
+    )
     assert "its whole path in BOOT_BASE_MODEL_ID" in facts.failure.next_step
 
 
@@ -384,7 +390,7 @@ def chained(outer: BaseException, cause: BaseException) -> BaseException:
 
 
 def http(status: int) -> hub_errors.HfHubHTTPError:
-    request = httpx.Request("GET", "http://hub/x")
+    request = httpx.Request("GET", "https://huggingface.co/x")
     return hub_errors.HfHubHTTPError("no", response=httpx.Response(status, request=request))
 
 

@@ -30,6 +30,7 @@ KNOWN = Families(
     image_text={"llava": "LlavaForConditionalGeneration"},
     other={"t5": "T5ForConditionalGeneration"},
     nested_by_type=frozenset({"text_config"}),
+    activations=frozenset({"silu"}),
 )
 
 
@@ -152,11 +153,14 @@ def test_tables_of_other_releases_are_read_too(tmp_path: Path) -> None:
     auto.mkdir(parents=True)
     (auto / "configuration_auto.py").write_text(OLD)
     (auto / "modeling_auto.py").write_text(MODELS)
+    table = 'ACT2CLS = {\n    "silu": nn.SiLU,\n    "gelu_10": (G, {"min": -10}),\n}\n"x": 1\n'
+    (tmp_path / "transformers" / "activations.py").write_text("\n" + table)
     (tmp_path / "transformers" / "__init__.py").write_text('\n__version__ = "4.57.6"\n')
     found = model_types.families_in(tmp_path / "transformers", {"model_type": "llama"})
     assert found.configs == {"llama": "LlamaConfig", "long-name": "LongConfig"}
     assert found.causal == {"llama": "LlamaForCausalLM", "odd": "OddForCausalLM"}
     assert found.image_text == {"a": "A"}
+    assert found.activations == {"silu", "gelu_10"}
     assert (found.version, found.fuses) == ("4.57.6", False)
 
 
@@ -187,6 +191,20 @@ LLAMA = {
         ({"torch_dtype": "torch.float16"}, "torch_dtype 'torch.float16' is no dtype"),
         ({"dtype": "auto"}, "dtype 'auto' is no dtype"),
         ({"text_config": {"hidden_size": 0}}, "text_config.hidden_size is 0"),
+        ({"num_key_value_heads": "1"}, "num_key_value_heads is '1', and must be a whole number"),
+        ({"rms_norm_eps": "1e-5"}, "rms_norm_eps is the text '1e-5', and must be a number"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan"),
+        ({"tie_word_embeddings": "false"}, "is the text 'false', and must be true or false"),
+        ({"eos_token_id": "</s>"}, "eos_token_id is the text '</s>', and must be the number of a"),
+        ({"hidden_act": "sillu"}, "hidden_act 'sillu' is no function that transformers has"),
+        ({"rope_scaling": "linear"}, "rope_scaling is 'linear', and must be an object"),
+        ({"rope_scaling": {"type": "yarn"}}, "rope_scaling is of the type yarn and lacks factor"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "llama3", "factor": 8.0}}},
+            "of the type llama3 and lacks low_freq_factor, high_freq_factor",
+        ),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, ""),
+        ({"rope_scaling": {"type": ["x"]}, "hidden_act": "silu", "rms_norm_eps": 1}, ""),
         ({"num_attention_heads": 3, "num_key_value_heads": 3}, ""),
         ({"intermediate_size": [8, 8]}, ""),
         ({"intermediate_size": None, "head_dim": None}, ""),
@@ -240,10 +258,14 @@ def layered(n_layers: int, rows: int = 8, columns: int = 4) -> dict[str, Any]:
 def mixed(*numbers: int) -> dict[str, Any]:
     """Four layers, of which these have an MLP too."""
     names = [f"model.layers.{n}.mlp.up_proj.weight" for n in numbers]
-    return layered(4) | dict.fromkeys(names, ("BF16", (4, 4)))
+    return layered(4) | dict.fromkeys(names, ("BF16", (8, 4)))
 
 
 GAP, FIRST = mixed(0, 1, 3), mixed(1, 2, 3)
+SECOND_MLP = {"model.layers.1.mlp.up_proj.weight": ("BF16", (8, 4))}
+SECOND_NORM = {"model.layers.1.attn_norm.weight": ("BF16", (4,))}
+DENSE = {"model.layers.0.mlp.fc1.weight": ("BF16", (4, 4))}
+PREDICTS = {"model.layers.2.eh_proj.weight": ("BF16", (4, 8))}
 
 
 @pytest.mark.parametrize(
@@ -251,14 +273,24 @@ GAP, FIRST = mixed(0, 1, 3), mixed(1, 2, 3)
     [
         (layered(2), {}, Status.PASS, "2 layers, embeddings [8, 4]"),
         (layered(2), {"num_hidden_layers": 5}, Status.FAIL, "none of number 2, 3, 4"),
-        # LongCat Flash counts every layer twice.
-        (layered(2), {"num_hidden_layers": 4}, Status.WARN, "says 4 layers, and the weights have"),
+        (layered(2), {"num_hidden_layers": 4}, Status.FAIL, "none of number 2, 3"),
+        # LongCat Flash counts every layer twice, and tells their number too.
+        (layered(2), {"num_hidden_layers": 4, "num_layers": 2}, Status.PASS, "2 layers"),
         (layered(4), {}, Status.FAIL, "says 2 layers, and the weights have 4"),
         (GAP, {"num_hidden_layers": 4}, Status.FAIL, "lack model.layers.2.mlp.up_proj.weight, whi"),
         # Families whose layers are of several kinds.
-        (GAP, {"num_hidden_layers": 4, "layer_types": ["a"]}, Status.PASS, ""),
-        (FIRST, {"num_hidden_layers": 4}, Status.PASS, ""),
-        (layered(3), {}, Status.WARN, "weights have 3"),
+        (GAP, {"num_hidden_layers": 4, "layer_types": [*"aaba"]}, Status.PASS, ""),
+        (GAP, {"num_hidden_layers": 4, "layer_types": [*"abab"]}, Status.FAIL, "layers.2.mlp"),
+        (FIRST, {"num_hidden_layers": 4, "first_k_dense_replace_moe": 1}, Status.PASS, ""),
+        (FIRST, {"num_hidden_layers": 4}, Status.FAIL, "lack model.layers.0.mlp.up_proj.weight"),
+        # A layer of another kind, without a word of it in config.json: DeepSeek's first.
+        (FIRST | DENSE, {"num_hidden_layers": 4}, Status.PASS, ""),
+        (layered(2) | SECOND_MLP, {}, Status.FAIL, "lack model.layers.0.mlp.up_proj.weight"),
+        # ModernBERT's first layer has a norm less.
+        (layered(2) | SECOND_NORM, {}, Status.PASS, ""),
+        (layered(3), {}, Status.FAIL, "weights have 3"),
+        # A layer that predicts further tokens has a projection for that.
+        (layered(3) | PREDICTS, {}, Status.WARN, "weights have 3"),
         (layered(3), {"num_nextn_predict_layers": 1}, Status.PASS, ""),
         (layered(2, rows=7), {}, Status.FAIL, "says 8 tokens, and the embeddings have 7"),
         (layered(2, rows=64), {}, Status.FAIL, "says 8 tokens, and the embeddings have 64"),
@@ -326,6 +358,11 @@ def test_a_learned_table_of_positions_ends_the_run(tmp_path: Path) -> None:
         ({"max_new_tokens": 0}, Status.FAIL, "max_new_tokens is 0"),
         ({"early_stopping": "soon"}, Status.FAIL, "early_stopping is 'soon'"),
         ({"early_stopping": []}, Status.FAIL, "early_stopping is []"),
+        ({"pad_token_id": "<pad>"}, Status.FAIL, "pad_token_id is '<pad>', and must be the number"),
+        ({"eos_token_id": [1, "x"]}, Status.FAIL, "eos_token_id is [1, 'x']"),
+        ({"eos_token_id": [1, 2], "bos_token_id": None}, Status.PASS, ""),
+        ({"cache_implementation": "hybird"}, Status.FAIL, "'hybird', which is none"),
+        ({"cache_implementation": "hybrid"}, Status.PASS, ""),
         ({"num_return_sequences": 4}, Status.FAIL, "num_return_sequences is 4"),
         ({"num_return_sequences": 4, "do_sample": True}, Status.PASS, ""),
         ({"num_return_sequences": 4, "num_beams": 4}, Status.PASS, ""),
@@ -351,6 +388,8 @@ def test_generation_options_must_load_and_be_saved_again(
             "in its maker's own layout", "converted for transformers",
         ),
         ({"adapter_config.json": b"{}"}, "a LoRA adapter", "adapter's base model"),
+        ({"adapter_config.json": b'{"base_model_name_or_path": "a/b"}'}, "a LoRA", "model (a/b)"),
+        ({"Config.json": b"{}"}, "the folder has Config.json", "rename Config.json to config.js"),
         ({"README.md": b"hello"}, "config.json: No such file", "fetch config.json"),
         # A config.json that is there and broken is what is to be said.
         ({"config.json": b"<html>", "a.gguf": b""}, "HTML", "delete config.json"),
@@ -376,6 +415,20 @@ def test_a_model_one_folder_deeper_is_named(tmp_path: Path) -> None:
     assert "one of model, other in" in finding.next_step
 
 
+def test_a_repositorys_folder_in_the_cache_holds_its_models_in_snapshots(tmp_path: Path) -> None:
+    write_model(tmp_path / "snapshots" / "abc", model_files())
+    finding = judge(read_checkpoint(tmp_path))["checkpoint.config"]
+    assert finding.next_step == f"set BOOT_BASE_MODEL_ID to {tmp_path / 'snapshots' / 'abc'}"
+
+
+def test_a_folder_that_is_no_model_is_told_once(tmp_path: Path) -> None:
+    """That an adapter has no weights of a model and no tokenizer would only mislead."""
+    files = {"adapter_config.json": b"{}", "adapter_model.safetensors": b""}
+    found = judge(read_checkpoint(write_model(tmp_path, files)))
+    assert failing(found) == {"config": ExitCode.DATAERR}
+    assert found["checkpoint.shards"].status is Status.SKIP
+
+
 BARE = without(model_files(), "model.safetensors")
 
 
@@ -387,6 +440,9 @@ BARE = without(model_files(), "model.safetensors")
             "parts without their model.safetensors.index.json", "fetch model.safetensors.index",
         ),
         ({"consolidated.safetensors": b""}, "is no name that it looks for", "rename the file"),
+        ({"model.safetensors.part": b""}, "a download that was not finished", "finish the"),
+        ({"global_step10": b""}, "the state of a training run, split", "zero_to_fp32.py"),
+        ({"__0_0.distcp": b""}, "the state of a training run, split", "gather it into"),
         ({"model.fp16.safetensors": b""}, "is no name that it looks for", "rename the file"),
         ({"tf_model.h5": b""}, "tf_model.h5 is of another library", "safetensors form"),
         ({"model.gguf": b""}, "model.gguf is of another library", "safetensors form"),

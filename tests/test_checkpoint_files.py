@@ -6,6 +6,9 @@ import errno
 import gzip
 import json
 import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,8 @@ from app.probes.weights import missing_weights, parsed
 from tests.fakes_preflight import NF4, PACKED, PLAIN, model_files, write_model
 from tests.test_checkpoint import failing, judge
 
-VOCAB = {f"t{n}": n for n in range(8)}
+VOCAB = {**{f"t{n}": n for n in range(7)}, "<end>": 7}
+NOBODY = 54321
 EMBEDDED = {**PLAIN, "model.embed_tokens.weight": ("BF16", (8, 4))}
 
 
@@ -69,9 +73,45 @@ def test_a_small_file_that_the_load_would_die_on_is_named(
     assert finding.next_step.startswith(f"delete {name} and fetch it again")
 
 
-def test_chat_templates_are_not_judged(tmp_path: Path) -> None:
-    found = said_of(tmp_path, model_files() | {"chat_template.jinja": b"{% for %} \xff"})
-    assert not failing(found)
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        (
+            "chat_template.jinja",
+            b"{% for m in messages %}\n{{ m",
+            "broken at line 2: unexpected end",
+        ),
+        ("chat_template.jinja", b"{% if x %} \xff", "broken at line 1"),
+        ("chat_template.jinja", b"{{ " + b"(" * 100_000, "nested beyond reason"),
+        ("tokenizer_config.json", b'{"chat_template": "{% endif %}"}', "broken at line 1"),
+        (
+            "tokenizer_config.json",
+            b'{"chat_template": [{"name": "a", "template": ""}, {"name": "b", "template": "{{"}]}',
+            "broken at line 1",
+        ),
+        ("tokenizer_config.json", b'{"chat_template": {"default": "{% x %}"}}', "unknown tag 'x'"),
+    ],
+)
+def test_a_chat_template_that_jinja_cannot_parse_is_named(
+    tmp_path: Path, name: str, content: bytes, said: str
+) -> None:
+    found = said_of(tmp_path, model_files() | {name: content})
+    assert failing(found) == {"tokenizer": ExitCode.DATAERR}
+    assert found["checkpoint.tokenizer"].reason.startswith(f"{name}: its chat template is ")
+    assert said in found["checkpoint.tokenizer"].reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"{% for m in messages %}{% generation %}{{ m }}{% endgeneration %}{% endfor %}",
+        b"{% for m in messages %}{% if m %}{% break %}{% endif %}{% endfor %}",
+        b"{{ raise_exception('no') }}{{ strftime_now('%d') }}{{ x | tojson(indent=4) }}",
+        b"\xff {# a text of another encoding #}",
+    ],
+)
+def test_what_transformers_adds_to_jinja_is_known(tmp_path: Path, text: bytes) -> None:
+    assert not failing(said_of(tmp_path, model_files() | {"chat_template.jinja": text}))
 
 
 def test_an_adapter_beside_a_model_is_refused(tmp_path: Path) -> None:
@@ -113,6 +153,114 @@ def test_what_is_absent_is_fetched_and_nothing_is_deleted(tmp_path: Path) -> Non
     found = said_of(tmp_path, files)
     for check in ("config", "shards"):
         assert found[f"checkpoint.{check}"].next_step.startswith("fetch ")
+
+
+@pytest.mark.parametrize(
+    ("name", "who"),
+    [
+        ("base_model.model.layer.weight", "PEFT"),
+        ("layer.q_proj.base_layer.weight", "PEFT"),
+        ("layer.q_proj.lora_A.default.weight", "PEFT"),
+        ("_orig_mod.layer.weight", "torch.compile"),
+        ("model._orig_mod.layer.weight", "torch.compile"),
+        ("_fsdp_wrapped_module.layer.weight", "FSDP"),
+        ("module.layer.weight", "a trainer's wrapper"),
+        ("layer.module.weight", ""),
+        ("base_layers.0.weight", ""),
+    ],
+)
+def test_names_that_a_wrapper_left_are_found_by_no_loader(
+    tmp_path: Path, name: str, who: str
+) -> None:
+    found = said_of(tmp_path, model_files({**PLAIN, name: ("BF16", (4, 4))}))
+    assert failing(found) == ({"tensors": ExitCode.DATAERR} if who else {})
+    if who:
+        reason = found["checkpoint.tensors"].reason
+        assert reason.startswith(f"1 tensor(s) have the name that {who} gave them")
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("layer.qweight", "GPTQ or AWQ"),
+        ("layer.weight_packed", "compressed-tensors"),
+        ("layer.SCB", "bitsandbytes in 8 bits"),
+        ("layer.experts.gate_up_proj_blocks", "MXFP4"),
+    ],
+)
+def test_another_packing_that_config_does_not_tell_of_is_named(
+    tmp_path: Path, name: str, method: str
+) -> None:
+    found = said_of(tmp_path, model_files({**PLAIN, name: ("I32", (4, 4))}))
+    assert failing(found) == {"quantization": ExitCode.DATAERR}
+    assert f"1 weight(s) are packed by {method}" in found["checkpoint.quantization"].reason
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows", "status"),
+    [
+        ({"eos_token": "<|im_end|>"}, 8, Status.FAIL),
+        ({"eos_token": {"content": "<|im_end|>"}}, 8, Status.FAIL),
+        ({"bos_token": "<s>"}, 8, Status.WARN),
+        ({"eos_token": "t0"}, 8, Status.PASS),
+        ({"eos_token": "<|im_end|>"}, 9, Status.PASS),  # a row is to spare
+        (
+            {"eos_token": "<e>", "added_tokens_decoder": {"7": {"content": "<e>"}}},
+            8, Status.PASS,
+        ),
+    ],
+)  # fmt: skip
+def test_a_token_that_the_load_adds_needs_a_row(
+    tmp_path: Path, settings: dict[str, Any], rows: int, status: Status
+) -> None:
+    model = {"type": "BPE", "vocab": {f"t{n}": n for n in range(8)}}
+    files = model_files({**PLAIN, "model.embed_tokens.weight": ("BF16", (rows, 4))})
+    files["tokenizer.json"] = json.dumps({"model": model}).encode()
+    files["tokenizer_config.json"] = json.dumps(settings).encode()
+    finding = said_of(tmp_path, files)["checkpoint.vocabulary"]
+    assert finding.status is status
+    if status is not Status.PASS:
+        assert "is not in tokenizer.json and gets the id 8" in finding.reason
+
+
+@pytest.fixture
+def outside() -> Iterator[Path]:
+    """A folder that every account can enter; those of pytest are the user's own."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@contextmanager
+def without_rights() -> Iterator[None]:
+    """As another account than root, whom no mode of a file stops."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_a_folder_that_may_not_be_entered_is_passed_over(outside: Path) -> None:
+    """Every disk has one: lost+found, root's own."""
+    write_model(outside / "model", model_files())
+    (outside / "lost+found").mkdir(mode=0)
+    with without_rights():
+        facts = read_checkpoint(outside)
+    assert judge(facts)["checkpoint.config"].reason == "the model is one folder deeper: model"
+
+
+def test_a_folder_that_may_be_listed_and_not_entered_is_a_matter_of_rights(outside: Path) -> None:
+    folder = write_model(outside / "model", model_files())
+    folder.chmod(0o444)
+    with without_rights():
+        facts = read_checkpoint(folder)
+    folder.chmod(0o755)
+    assert failing(judge(facts))["config"] == ExitCode.CONFIG
+    assert judge(facts)["checkpoint.config"].next_step.startswith("give uid ")
 
 
 def test_a_pointer_of_git_lfs_is_pulled(tmp_path: Path) -> None:
@@ -170,7 +318,9 @@ SPECIAL = {"id": 8, "content": "<image>", "special": True}
         # Gemma 3 1B: no text has that token.
         (with_tokens({}, VOCAB, [SPECIAL]), Status.WARN, "<image> (8)"),
         (with_tokens({}, {"a": "b"}, [3, {"id": "x"}]), Status.PASS, ""),
-        ({"generation_config.json": b'{"eos_token_id": [1, 8]}'}, Status.FAIL, "eos_token_id is 8"),
+        # StarCoder was published with GPT-2's first and last token.
+        ({"generation_config.json": b'{"eos_token_id": [1, 8]}'}, Status.WARN, "eos_token_id is 8"),
+        ({"generation_config.json": b'{"pad_token_id": 8}'}, Status.FAIL, "pad_token_id is 8"),
     ],
 )
 def test_an_id_without_a_row_is_found_before_the_training(
@@ -192,7 +342,8 @@ def test_an_id_without_a_row_is_found_before_the_training(
         ({"vocab_size": "8"}, PLAIN, Status.SKIP),
         ({"vocab_size": 8, "pad_token_id": 8}, PLAIN, Status.FAIL),
         ({"vocab_size": 8, "pad_token_id": -1}, PLAIN, Status.PASS),
-        ({"text_config": {"vocab_size": 8, "eos_token_id": [9]}}, PLAIN, Status.FAIL),
+        ({"text_config": {"vocab_size": 8, "eos_token_id": [9]}}, PLAIN, Status.WARN),
+        ({"text_config": {"vocab_size": 8, "pad_token_id": 9}}, PLAIN, Status.FAIL),
     ],
 )
 def test_rows_come_from_the_weights_or_the_text_models_config(

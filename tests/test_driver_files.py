@@ -180,6 +180,20 @@ def test_a_folder_that_is_mounted_brings_the_nodes_libraries(tmp_path: Path, pro
     assert found(tmp_path / "nvidia/lib64", proc=proc).kind == "driver"
 
 
+@pytest.mark.parametrize("content", [b"", b"no library"])
+@pytest.mark.parametrize("mounted", [True, False])
+def test_a_useless_file_is_the_nodes_where_it_was_mounted(
+    tmp_path: Path, proc: Path, content: bytes, mounted: bool
+) -> None:
+    (tmp_path / "nvidia").mkdir()
+    (tmp_path / "nvidia/libcuda.so.1").write_bytes(content)
+    mount = f"9 1 8:1 /x {tmp_path}/nvidia ro - ext4 /dev/root ro\n" if mounted else ""
+    (proc / "self/mountinfo").write_text(OVERLAY + mount)
+    file = found(tmp_path / "nvidia", proc=proc)
+    assert file.kind in {"empty", "broken"}
+    assert file.of_node is mounted
+
+
 def test_both_separators_and_the_current_folder_count(
     tmp_path: Path, proc: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

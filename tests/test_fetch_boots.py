@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
@@ -9,8 +10,10 @@ import random
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,6 +53,7 @@ def booted(folder: Path, hub: Hub, cache: Path | None = None, **options: Any) ->
         "HF_ENDPOINT": hub.url,
         "HF_TOKEN": TOKEN,
         "NO_PROXY": "*",
+        "TERM": "xterm",
         "BOOT_BASE_MODEL_ID": "org/tiny",
         "BOOT_STOP_AFTER": "cache",
     } | options.pop("settings", {})
@@ -156,6 +160,20 @@ def test_without_flock_a_killed_boots_lock_holds_up_no_other(
     assert whole(cache, hub)
 
 
+def test_without_flock_a_lock_file_without_an_owner_is_not_waited_for(
+    tmp_path: Path, hub: Hub, no_flock: Path
+) -> None:
+    """Its maker was killed before it could write its number."""
+    cache = tmp_path / "hub"
+    lock = cache / ".locks" / "models--org--tiny" / f"{sha256(hub.files['x.safetensors'])}.lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    with booted(tmp_path / "1", hub, cache, settings={"LD_PRELOAD": str(no_flock)}) as boot:
+        ended(boot, 0)
+        assert "trying again" not in boot.err
+    assert whole(cache, hub)
+
+
 def test_without_flock_the_lock_of_a_host_that_is_gone_is_named_and_passed_by(
     tmp_path: Path, hub: Hub, no_flock: Path
 ) -> None:
@@ -227,6 +245,45 @@ def test_progress_is_a_bar_on_a_terminal_and_leaves_it_as_it_was(tmp_path: Path,
     assert b"downloading org/tiny: " not in text
     assert b"\x1b[?25l" not in text
     assert TOKEN.encode() not in text
+
+
+def on_a_terminal(folder: Path, hub: Hub, columns: int, **settings: str) -> str:
+    """What a boot writes to a terminal of that width."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with booted(folder, hub, stderr=theirs, settings=settings) as boot:
+        os.close(theirs)
+        text = terminal_of(ours)
+        os.close(ours)
+        assert boot.end() == 0
+    return text.decode()
+
+
+def test_the_bar_stays_in_one_line_of_a_narrow_terminal(tmp_path: Path, hub: Hub) -> None:
+    hub.bytes_per_s = 150_000
+    text = on_a_terminal(tmp_path, hub, 24)
+    drawn = re.findall(r"\r\x1b\[K([^\r\n]*)\r(?!\n)", text)
+    assert any(" of 4" in line for line in drawn)
+    assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in drawn) < 24
+
+
+def test_a_terminal_that_cannot_draw_gets_lines(tmp_path: Path, hub: Hub) -> None:
+    hub.bytes_per_s = 40_000
+    text = on_a_terminal(tmp_path, hub, 80, TERM="dumb")
+    assert "downloading org/tiny: " in text
+    assert "\x1b[K" not in text
+
+
+def test_a_total_deadline_below_the_stages_is_the_one_that_is_named(
+    tmp_path: Path, hub: Hub
+) -> None:
+    hub.silent = True
+    with booted(tmp_path, hub, settings={"BOOT_TOTAL_TIMEOUT_S": "5"}) as boot:
+        ended(boot, 75)
+        found = deciding(boot)
+        assert found["id"] == "cache.resolved"
+        assert "BOOT_TOTAL_TIMEOUT_S=5" in found["reason"]
+        assert boot.report["crash"] is None
 
 
 def test_a_terminal_that_nobody_reads_holds_up_nothing(tmp_path: Path, hub: Hub) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import inspect
 import pkgutil
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -254,7 +256,7 @@ def test_the_first_failing_check_and_the_exit_status_of_a_fault(
                 library="",
                 call="",
                 init_error=None,
-                problem="libnvidia-ml.so.1 cannot be loaded: no such file",
+                load_error="libnvidia-ml.so.1 cannot be loaded: no such file",
                 boards=(),
             ),
             "gpu.nvml",
@@ -511,13 +513,13 @@ def test_what_nvml_refuses_is_skipped_with_its_error(field: str, check: str) -> 
 def test_without_nvml_health_is_skipped_with_why_and_never_passed() -> None:
     health = {"gpu.row_remap", "gpu.retired_pages", "gpu.ecc", "gpu.fabric", "gpu.throttle"}
     health |= {"gpu.link", "gpu.lost"}
-    said = judge(changed(nvml=NvmlFacts(problem="libnvidia-ml.so.1 cannot be loaded: x")))
+    said = judge(changed(nvml=NvmlFacts(load_error="libnvidia-ml.so.1 cannot be loaded: x")))
     assert {said[name].status for name in health} == {Status.SKIP}
     assert all("cannot be loaded" in said[name].reason for name in health)
 
 
 def test_the_capabilities_that_the_launcher_left_out_are_named() -> None:
-    nvml = NvmlFacts(problem="libnvidia-ml.so.1 cannot be loaded: x")
+    nvml = NvmlFacts(call="dlopen", load_error="libnvidia-ml.so.1 cannot be loaded: x")
     asked = {"NVIDIA_DRIVER_CAPABILITIES": "compute"}
     assert "lacks utility" in judge(changed(nvml=nvml, asked=asked))["gpu.nvml"].reason
 
@@ -607,3 +609,112 @@ def test_every_judge_of_every_family_is_listed_under_its_own_name() -> None:
             }
     assert {f"gpu.{name}" for name in written} == {check.id for check in CHECKS} - {"gpu.required"}
     assert all(check.cause and check.fix for check in CHECKS)
+
+
+@pytest.mark.parametrize("visible", ["0,0", "0, 0,1", f"{UUID},{UUID}"])
+def test_a_device_that_is_named_twice_hides_everything(visible: str) -> None:
+    found = judge(refused(100, visible=visible))["gpu.cuda_init"]
+    assert found.fault is Fault.CONFIG
+    assert "names a device twice" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("visible", "board", "fault"),
+    [
+        (SLICE, {"mig_enabled": False}, Fault.CONFIG),
+        (SLICE, {"mig_enabled": True, "mig_uuids": (f"{SLICE}0",)}, Fault.CONFIG),
+        (f"MIG-{OTHER_UUID}/1/0", {"mig_enabled": True, "mig_uuids": (SLICE,)}, Fault.CONFIG),
+        (f"MIG-{UUID}/1/0", {"mig_enabled": False}, Fault.CONFIG),
+        (SLICE, {"mig_enabled": True, "mig_uuids": (SLICE,)}, Fault.NODE_UNFIT),
+        (f"MIG-{UUID}/1/0", {"mig_enabled": True, "mig_uuids": (SLICE,)}, Fault.NODE_UNFIT),
+        (SLICE, {"mig_enabled": None}, Fault.NODE_UNFIT),
+    ],
+)
+def test_a_slice_that_no_board_has_hides_everything_and_an_unknown_one_is_left_open(
+    visible: str, board: dict[str, object], fault: Fault
+) -> None:
+    found = judge(with_board(refused(100, visible=visible), **board))["gpu.cuda_init"]
+    assert found.fault is fault
+
+
+@pytest.mark.parametrize(
+    ("cuda_version", "hardware", "status"),
+    [
+        (11040, "h100", Status.FAIL),
+        (12080, "h100", Status.FAIL),
+        (13000, "h100", Status.SKIP),
+        (11040, "v100", Status.FAIL),
+        (12020, "v100", Status.SKIP),
+        (None, "h100", Status.SKIP),
+    ],
+)
+def test_where_nothing_tells_the_drivers_version_its_cuda_does(
+    cuda_version: int | None, hardware: str, status: Status
+) -> None:
+    facts = changed(driver="", nvml=NvmlFacts(), cuda_version=cuda_version)
+    assert judge(facts, hardware)["gpu.driver"].status is status
+
+
+def test_a_driver_that_no_longer_runs_a_volta_is_named_with_the_last_that_does() -> None:
+    newer = changed(V100_FACTS, driver="590.44.01")
+    assert judge(newer, "v100")["gpu.driver"].status is Status.PASS  # it runs it all the same
+    found = judge(replace(newer, init_error=100, devices=(), n_devices=None), "v100")["gpu.driver"]
+    assert found.status is Status.FAIL
+    assert "driver 580, the last branch" in found.next_step
+    assert judge(refused(100, driver="590.44.01"))["gpu.driver"].status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"total_bytes": 2**64 - 5, "free_bytes": 10},
+        {"free_bytes": 2**64 - 5},
+        {"free_bytes": H100.total_bytes + 1},
+    ],
+)
+def test_figures_of_memory_that_make_no_sense_pass_nothing(changes: dict[str, Any]) -> None:
+    found = judge(with_device(**changes))["gpu.memory"]
+    assert found.status is Status.SKIP
+    assert "make no sense" in found.reason
+
+
+def test_a_whole_gpu_that_is_too_small_is_not_called_a_slice() -> None:
+    whole = with_device(total_bytes=12 * GIB)
+    assert "slice" not in judge(whole)["gpu.memory"].next_step
+    part = with_device(total_bytes=12 * GIB, mig=True, uuid=SLICE)
+    assert "not a slice" in judge(part)["gpu.memory"].next_step
+
+
+@pytest.mark.parametrize("kind", ["empty", "broken"])
+@pytest.mark.parametrize(("of_node", "fault"), [(True, Fault.NODE_UNFIT), (False, Fault.INTERNAL)])
+def test_a_useless_library_is_whose_who_brought_it(
+    kind: str,
+    of_node: bool,
+    fault: Fault,
+) -> None:
+    library = replace(LIBRARIES[0], kind=kind, of_node=of_node)
+    found = judge(refused(0, init_error=None, load_error="x", libraries=(library,)))
+    assert found["gpu.libraries"].fault is fault
+
+
+@pytest.mark.parametrize(
+    ("number", "fault"),
+    [
+        (errno.EAGAIN, Fault.TEMPORARY),
+        (errno.EMFILE, Fault.TEMPORARY),
+        (errno.EACCES, Fault.INTERNAL),
+        (errno.ENOENT, Fault.INTERNAL),
+    ],
+)
+def test_a_question_that_no_process_could_be_had_for_says_nothing_of_the_driver(
+    number: int, fault: Fault
+) -> None:
+    facts = changed(GpuFacts(), probe_problem="it could not start", start_errno=number)
+    found = judge(replace(facts, nvml=NvmlFacts(problem="nor this", start_errno=number)))
+    assert found["gpu.cuda_init"].fault is found["gpu.nvml"].fault is fault
+    assert "driver looked at" not in found["gpu.cuda_init"].next_step
+
+
+def test_how_long_a_context_was_waited_for_is_told() -> None:
+    found = judge(with_device(changed(waited_s=7.0), context_error=802, free_bytes=None))
+    assert "after 7 s of asking again" in found["gpu.context"].reason

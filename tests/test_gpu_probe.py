@@ -11,15 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pynvml
 import pytest
 
 from app.facts.gpu import DeviceFacts, GpuFacts
+from app.outcome import Status
 from app.probes.gpu import probe_gpu
 from tests import fake_driver
 from tests.boots import ROOT, until
 from tests.fake_driver import SCENARIOS, Scenario
 from tests.fake_driver.scenarios import GIB, MIB
 from tests.fakes_preflight import plan_for
+from tests.gpus import judge
 
 SLICE = "MIG-9a8b7c6d-0001-5e4f-a3b2-c1d0e9f8a7b6"
 
@@ -276,14 +279,14 @@ def test_nvml_that_crashes_takes_nothing_of_cuda_with_it(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "cuda", "nvml", "n_devices"),
     [
-        ("hang_cuinit", "no answer within 1.2 s (in cuInit)", "", 0),
-        ("hang_context", "no answer within 1.2 s (in cuDevicePrimaryCtxRetain)", "", 1),
-        ("hang_nvml", "", "no answer within 0.8 s (in nvmlInit)", 1),
-        ("hang_nvml_late", "", "no answer within 0.8 s (in nvmlDeviceGetRemappedRows)", 1),
+        ("hang_cuinit", "no answer within 1.7 s (in cuInit)", "", 0),
+        ("hang_context", "no answer within 1.7 s (in cuDevicePrimaryCtxRetain)", "", 1),
+        ("hang_nvml", "", "no answer within 1.13 s (in nvmlInit)", 1),
+        ("hang_nvml_late", "", "no answer within 1.13 s (in nvmlDeviceGetRemappedRows)", 1),
         (
             "hang_both",
-            "no answer within 1.2 s (in cuInit)",
-            "no answer within 0.8 s (in nvmlInit)",
+            "no answer within 1.7 s (in cuInit)",
+            "no answer within 1.13 s (in nvmlInit)",
             0,
         ),
     ],
@@ -291,7 +294,7 @@ def test_nvml_that_crashes_takes_nothing_of_cuda_with_it(tmp_path: Path) -> None
 def test_a_hang_is_told_with_the_call_and_leaves_the_other_library_alone(
     tmp_path: Path, name: str, cuda: str, nvml: str, n_devices: int
 ) -> None:
-    facts = probe(name, tmp_path, limit_s=1.5)
+    facts = probe(name, tmp_path, limit_s=2.0)
     assert (facts.probe_problem, facts.nvml.problem) == (cuda, nvml)
     assert len(facts.devices) == n_devices
     assert facts.looked is not bool(cuda)
@@ -310,7 +313,9 @@ def test_a_fabric_that_comes_up_late_is_waited_for(tmp_path: Path) -> None:
     facts = probe("fabric_3s", tmp_path, say=said.append)
     assert facts.looked
     assert facts.waited_s > 0
-    assert "the CUDA driver is not ready (cuInit returned 802): asking again in 1 s" in said[0]
+    assert said == [
+        "the CUDA driver is not ready (cuInit returned 802): asking again for 180 s at most"
+    ]
 
 
 def test_a_fabric_that_never_comes_up_is_told_before_the_stage_ends(tmp_path: Path) -> None:
@@ -365,7 +370,7 @@ def test_a_file_that_is_no_library_is_told_by_the_loader(tmp_path: Path) -> None
         (tmp_path / name).touch()
     facts = probe("healthy_h100", tmp_path, {"LD_LIBRARY_PATH": str(tmp_path)})
     assert facts.load_error.endswith("libcuda.so.1: file too short")
-    assert facts.nvml.problem.endswith("libnvidia-ml.so.1: file too short")
+    assert facts.nvml.load_error.endswith("libnvidia-ml.so.1: file too short")
     assert [library.kind for library in facts.libraries] == ["empty", "empty"]
     assert facts.libcuda == str(tmp_path / "libcuda.so.1")
 
@@ -393,8 +398,13 @@ def test_a_node_without_nvml_is_told_apart_from_its_errors(tmp_path: Path) -> No
     (alone / "libcuda.so.1").symlink_to(fake_driver.libraries() / "libcuda.so.1")
     facts = probe("healthy_h100", tmp_path, {"LD_LIBRARY_PATH": str(alone)})
     assert facts.looked
-    assert "libnvidia-ml.so.1 cannot be loaded" in facts.nvml.problem
-    assert facts.nvml.init_error is None
+    assert "libnvidia-ml.so.1 cannot be loaded" in facts.nvml.load_error
+    assert (facts.nvml.init_error, facts.nvml.problem) == (None, "")
+    nvml = judge(facts)["gpu.nvml"]
+    assert (nvml.status, nvml.next_step) == (
+        Status.WARN,
+        "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+    )
 
 
 def test_the_children_die_with_who_asks(tmp_path: Path) -> None:
@@ -450,12 +460,27 @@ def test_a_child_whose_parent_is_gone_does_nothing(name: str) -> None:
 
 def test_a_python_without_nvidia_ml_py_is_told() -> None:
     child = str(ROOT / "app" / "probes" / "nvml_child.py")
-    command = [sys.executable, "-I", "-S", child, str(os.getpid()), "/proc"]
+    command = [sys.executable, "-I", "-S", child, str(os.getpid()), "/proc", ""]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     assert ended.stdout.splitlines() == [
-        """{"problem": "nvidia-ml-py: No module named 'pynvml'"}""",
+        """{"load_error": "nvidia-ml-py: No module named 'pynvml'"}""",
         '{"done": true}',
     ]
+
+
+def test_nvidia_ml_py_is_found_wherever_this_python_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older one, or another package of its name, lacks calls and structures."""
+    older = Path(pynvml.__file__).read_text()
+    for name in ("nvmlMemory_v2", "c_nvmlGpuFabricInfo_v2_t", "nvmlDeviceGetRemappedRows"):
+        older = older.replace(name, f"no_{name}")
+    (tmp_path / "pynvml.py").write_text(older)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    board = probe("healthy_h100", tmp_path).nvml.boards[0]
+    assert (board.unread["remap_pending"], board.unread["fabric_state"]) == (13, 13)
+    assert (board.used_bytes, board.reserved_bytes) == (500 * MIB, None)  # by the older form
+    assert (board.ecc_uncorrected, board.compute_mode) == (0, 0)
 
 
 def test_the_probe_loads_neither_nvidia_ml_py_nor_a_driver() -> None:
@@ -467,43 +492,6 @@ def test_the_probe_loads_neither_nvidia_ml_py_nor_a_driver() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert found.stdout.split() == ["False"] * 3
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "code", "failing"),
-    [
-        ("healthy_h100", {}, 0, None),
-        ("h200", {}, 0, None),
-        ("fabric_3s", {}, 0, None),
-        ("fabric_never", {"BOOT_GPU_TIMEOUT_S": "3"}, 69, "gpu.cuda_init"),
-        ("hang_cuinit", {"BOOT_GPU_TIMEOUT_S": "2"}, 69, "gpu.cuda_init"),
-        ("hang_both", {"BOOT_GPU_TIMEOUT_S": "2"}, 69, "gpu.cuda_init"),
-        ("crash_cuinit", {}, 69, "gpu.cuda_init"),
-    ],
-)
-def test_a_whole_boot_ends_with_the_check_and_not_by_its_deadline(
-    tmp_path: Path, name: str, settings: dict[str, str], code: int, failing: str | None
-) -> None:
-    with fake_driver.boot(SCENARIOS[name], tmp_path, settings) as booted:
-        assert booted.end() == code, booted.err
-        report = booted.report
-        blocking = [c["id"] for c in report["checks"] if c["status"] in ("fail", "error")]
-        assert (failing in blocking) if failing else not blocking
-        assert report["crash"] is None
-        assert not booted.left()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a mount namespace")
-def test_a_whole_boot_on_a_node_with_device_files_is_told_by_its_driver_alone(
-    tmp_path: Path,
-) -> None:
-    with fake_driver.boot(SCENARIOS["driver_mismatch"], tmp_path, node=True) as booted:
-        assert booted.end() == 69, booted.err
-        checks = {check["id"]: check for check in booted.report["checks"]}
-        assert checks["gpu.device_files"]["status"] != "fail"
-        assert checks["gpu.cuda_init"]["actual"].startswith("803")
-        # NVML does not start here: only the kernel module's own file tells the version.
-        assert SCENARIOS["driver_mismatch"].driver in checks["gpu.driver"]["actual"]
 
 
 def test_devices_without_any_board_match_nothing() -> None:

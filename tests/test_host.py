@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -85,6 +86,14 @@ def test_without_home_and_account_the_literal_tilde_is_a_fault() -> None:
     out = in_child_as_uid("print(probe_folder(cache_folders({}, CPU).hub).problem)")
     assert "'~/.cache/huggingface/hub' is not an absolute path" in out
     assert "HOME is unset" in out
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every account can enter; pytest's own are closed to others."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 @pytest.fixture
@@ -169,6 +178,53 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     assert found.errno == errno.ENOTDIR
 
 
+@pytest.mark.parametrize("name", ["a\nb", "x" * 5000])
+def test_a_path_of_any_kind_stands_on_one_line_and_is_cut(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    for path in (str(tmp_path / "file" / name), name):
+        found = probe_folder(Folder("cache", path, "HF_HOME"))
+        assert found.problem.isprintable()
+        assert len(found.problem) < 500
+
+
+def test_the_step_for_caches_names_the_fewest_variables(tmp_path: Path) -> None:
+    """One moves several, HOME where the folders lie below it, and none moves the temporary one."""
+    (tmp_path / "file").touch()
+    bad = str(tmp_path / "file")
+
+    def step(environ: dict[str, str]) -> str:
+        found = probe_host(plan_for(report_dir=tmp_path / "reports"), environ)
+        return findings(CHECKS, found, plan_for())["host.caches_writable"].next_step
+
+    good = {"HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path)}
+    assert step(good | {"HOME": bad}).startswith("set HF_HOME, XDG_CACHE_HOME (or HOME) to ")
+    assert step(good | {"XDG_CACHE_HOME": bad}).startswith("set HF_HOME, XDG_CACHE_HOME to ")
+    assert step(good | {"TMPDIR": bad}).startswith("set TMPDIR to ")
+    assert step(good | {"TRITON_CACHE_DIR": "x"}).startswith("set TRITON_CACHE_DIR to ")
+    unset = {"TMPDIR": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "HF_HOME": bad}
+    assert step(unset).startswith("set HF_HOME to ")
+
+
+def test_an_account_that_is_not_there_is_told_as_such() -> None:
+    found = probe_folder(Folder("cache", "~somebody/hf", "HF_HOME"))
+    assert "no account somebody" in found.problem
+
+
+def test_a_folder_that_cannot_be_used_is_not_told_to_be_full_besides() -> None:
+    """What its file system has free is of no matter then."""
+    bad = FolderFacts(Folder("hub", "/proc/x", "HF_HOME"), "no", errno.ENOENT, free_bytes=0)
+    facts = facts_with(caches=(bad, on_a_disk(1, "code", 100 * GIB)))
+    hub = plan_for("h100", model="org/model")
+    assert findings(CHECKS, facts, hub)["host.disk"].status is Status.PASS
+
+
+def test_a_link_that_leads_nowhere_is_told_as_such(tmp_path: Path) -> None:
+    """Making the folder answers that something is there already."""
+    (tmp_path / "link").symlink_to("/no/such/volume")
+    found = probe_folder(Folder("cache", str(tmp_path / "link" / "hub"), "HF_HOME"))
+    assert "a link to /no/such/volume, where nothing is" in found.problem
+
+
 def test_paths_that_utf8_cannot_carry_are_settings_and_shown(tmp_path: Path) -> None:
     odd = tmp_path / b"\xff".decode(errors="surrogateescape")
     plan = plan_for(report_dir=odd / "reports")
@@ -203,6 +259,26 @@ def test_the_step_for_the_report_folder_follows_the_systems_number(
     finding = findings(CHECKS, facts_with(report=report), plan_for())["host.report_dir"]
     assert finding.next_step.startswith(step)
     assert "BOOT_REPORT_DIR" in finding.next_step
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can become another uid")
+def test_a_folder_that_may_be_written_and_not_listed_is_a_good_one(open_folder: Path) -> None:
+    place = open_folder / "inbox"
+    place.mkdir()
+    place.chmod(0o733)
+    code = (
+        f"from app.facts.host import Folder; print(probe_folder(Folder('x', {str(place)!r}, 'X')))"
+    )
+    assert "problem=''" in in_child_as_uid(code)
+
+
+def test_what_killed_boots_have_left_goes_when_it_is_old(tmp_path: Path) -> None:
+    old, new = (tmp_path / f".bootguard-probe-{name}" for name in ("old", "new"))
+    for each in (old, new):
+        each.touch()
+    os.utime(old, (0, 0))
+    write_through(tmp_path)
+    assert list(tmp_path.iterdir()) == [new]
 
 
 def test_a_failed_rename_leaves_no_probe_file(
@@ -268,7 +344,8 @@ def test_folders_of_one_disk_share_its_room() -> None:
 
 def test_a_fuse_mount_that_reports_nothing_free_is_told_as_such() -> None:
     fuse = FolderFacts(Folder("hub", "/h", "HF_HOME"), free_bytes=0, file_system="fuse.gcsfuse")
-    found = findings(CHECKS, facts_with(caches=(fuse,)), plan_for("h100"))["host.disk"]
+    hub = plan_for("h100", model="org/model")
+    found = findings(CHECKS, facts_with(caches=(fuse,)), hub)["host.disk"]
     assert found.status is Status.WARN
     assert "fuse.gcsfuse" in found.reason
     assert fuse.on_network
@@ -276,7 +353,8 @@ def test_a_fuse_mount_that_reports_nothing_free_is_told_as_such() -> None:
 
 def test_few_inodes_are_named_where_bytes_abound() -> None:
     few = FolderFacts(Folder("hub", "/h", "HF_HOME"), free_bytes=100 * GIB, free_inodes=3)
-    found = findings(CHECKS, facts_with(caches=(few,)), plan_for())["host.disk"]
+    hub = plan_for("h100", model="org/model")
+    found = findings(CHECKS, facts_with(caches=(few,)), hub)["host.disk"]
     assert found.status is Status.WARN
     assert "only 3 more files" in found.reason
 
@@ -368,6 +446,9 @@ def test_the_users_variables_win_and_are_what_the_engine_pins() -> None:
         {"HUGGINGFACE_HUB_CACHE": "/old"},
         {"XDG_CACHE_HOME": ""},
         {"HF_HUB_CACHE": "~"},
+        {"HF_HOME": "~root/hf"},
+        {"HF_HOME": "~root"},
+        {"HF_HOME": "~no-such-account/hf"},
         {"HF_HUB_CACHE": "${HOME}/c"},
         {"HOME": "/"},
     ],
@@ -439,6 +520,33 @@ def test_version_1_and_a_mount_that_shows_a_part(groups: GroupsT, root: str, own
     })  # fmt: skip
     found = probe_memory(proc)
     assert (found.limit_bytes, found.available_bytes) == (50000, 0)
+
+
+def test_a_parent_that_a_containers_mount_does_not_show_limits_too(groups: GroupsT) -> None:
+    """Version 1 tells it in the group's own account; the pod's limit is that of such a parent."""
+    proc = groups(V1.format(root="/pod/c"), "4:memory:/pod/c\n", {
+        "memory.limit_in_bytes": "9223372036854771712", "memory.usage_in_bytes": "10000",
+        "memory.stat": "cache 1\nhierarchical_memory_limit 50000\n",
+    })  # fmt: skip
+    found = probe_memory(proc)
+    assert (found.limit_bytes, found.available_bytes) == (50000, 40000)
+
+
+@pytest.mark.parametrize(
+    ("stat", "available"),
+    [
+        ("inactive_file 10000\nactive_file 5000\n", 25960),
+        ("inactive_file 0\ntotal_inactive_file 10000\ntotal_active_file 1\n", 20961),
+        ("active_file 5000\nshmem 9000\n", 15960),
+        ("", 10960),
+    ],
+)
+def test_cached_files_can_be_had_again(groups: GroupsT, stat: str, available: int) -> None:
+    """Files in use of late too: what a job before this one has read is not lost to this one."""
+    proc = groups(V2, "0::/a\n", {
+        "a/memory.max": "40960", "a/memory.current": "30000", "a/memory.stat": stat,
+    })  # fmt: skip
+    assert probe_memory(proc).available_bytes == available
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "a b c d e - cgroup2\n", "\0 - \0\n"])

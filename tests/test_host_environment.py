@@ -55,6 +55,13 @@ def test_a_trainers_precision_is_that_of_the_profile(
         assert "unset ACCELERATE_MIXED_PRECISION" in found.next_step
 
 
+@pytest.mark.parametrize("name", ["NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"])
+def test_hardware_without_a_mode_of_19_bits_cannot_be_told_to_use_it(name: str) -> None:
+    """NVIDIA's own images set one of them, on any node."""
+    assert judged("v100", {name: "1"}).status is Status.PASS
+    assert judged("h100", {name: "1"}).status is Status.WARN
+
+
 def test_it_is_the_users_to_mend() -> None:
     (check,) = [each for each in CHECKS if each.id == "host.environment"]
     assert check.fault is Fault.CONFIG
@@ -75,7 +82,8 @@ def test_it_is_the_users_to_mend() -> None:
         ("LD_PRELOAD", "libjemalloc.so.2", Status.PASS, Status.PASS),
         ("LOCAL_RANK", "0", Status.WARN, Status.WARN),
         ("LOCAL_RANK", "-1", Status.PASS, Status.PASS),
-        ("NVIDIA_TF32_OVERRIDE", "0", Status.WARN, Status.PASS),
+        ("NVIDIA_TF32_OVERRIDE", "0", Status.PASS, Status.PASS),
+        ("NVIDIA_TF32_OVERRIDE", "1", Status.WARN, Status.PASS),
         ("OMP_NUM_THREADS", "abc", Status.WARN, Status.WARN),
         ("OMP_NUM_THREADS", "0", Status.WARN, Status.WARN),
         ("OMP_NUM_THREADS", "4,2", Status.PASS, Status.PASS),
@@ -136,7 +144,11 @@ def test_every_watched_variable_is_judged() -> None:
     silent = {
         name
         for name in WATCHED
-        if all(judged("v100", {name: value}).status is Status.PASS for value in values)
+        if all(
+            judged(hardware, {name: value}).status is Status.PASS
+            for value in values
+            for hardware in ("v100", "h100")
+        )
     }
     assert silent == {"MASTER_ADDR"}  # read beside LOCAL_RANK
 
@@ -157,6 +169,15 @@ def test_names_of_logs_are_read_from_the_installed_torch() -> None:
     assert unknown_logs("dynamo,,") == ("", "")
 
 
+def test_a_log_file_that_torch_cannot_open_stops_its_import(tmp_path: Path) -> None:
+    gone = judged("cpu", {"TORCH_LOGS_OUT": str(tmp_path / "no" / "file")})
+    assert gone.status is Status.FAIL
+    assert "TORCH_LOGS_OUT" in gone.reason
+    assert judged("cpu", {"TORCH_LOGS_OUT": str(tmp_path)}).status is Status.FAIL
+    assert judged("cpu", {"TORCH_LOGS_OUT": str(tmp_path / "file")}).status is Status.PASS
+    assert not list(tmp_path.iterdir())
+
+
 def test_without_torch_no_log_is_judged(tmp_path: Path) -> None:
     assert unknown_logs("nolog", tmp_path) == ()
     assert torch_log_names(tmp_path) is None
@@ -172,7 +193,12 @@ def test_the_options_of_the_allocator_stand_in_torchs_libraries() -> None:
 @pytest.mark.stack
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("TORCH_LOGS", "+dynamoo"), ("PYTORCH_ALLOC_CONF", "garbage"), ("PYTHONOPTIMIZE", "2")],
+    [
+        ("TORCH_LOGS", "+dynamoo"),
+        ("TORCH_LOGS_OUT", "/no/such/file"),
+        ("PYTORCH_ALLOC_CONF", "garbage"),
+        ("PYTHONOPTIMIZE", "2"),
+    ],
 )
 def test_the_real_stack_dies_of_what_is_refused(name: str, value: str) -> None:
     what = "transformers.modeling_outputs, transformers.models.llama.modeling_llama"

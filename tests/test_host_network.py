@@ -189,6 +189,19 @@ def test_what_only_requests_reads_warns(tmp_path: Path, pem: bytes) -> None:
     assert judged("ca_files", probe_surroundings({"SSL_CERT_FILE": ""})).status is Status.SKIP
 
 
+def test_a_file_of_keys_that_cannot_be_written_breaks_every_client(tmp_path: Path) -> None:
+    (found,) = trust_facts({"SSLKEYLOGFILE": str(tmp_path / "no" / "keys")})
+    assert "there is no folder" in found.problem
+    assert judged("ca_files", Surroundings(trust=(found,))).status is Status.FAIL
+    assert trust_facts({"SSLKEYLOGFILE": str(tmp_path / "keys")}) == ()
+    assert httpx_takes(
+        "SSLKEYLOGFILE", (str(tmp_path / "no" / "keys"), str(tmp_path / "keys"))
+    ) == [
+        False,
+        True,
+    ]
+
+
 def test_a_folder_of_certificates_needs_hashed_names(tmp_path: Path) -> None:
     (plain,) = trust_facts({"SSL_CERT_DIR": str(tmp_path)})
     assert "hashed name" in plain.problem

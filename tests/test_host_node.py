@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -134,6 +135,7 @@ def test_part_of_a_processor_warns() -> None:
         (LimitFacts(8, resources=(("AS", 3 * GIB),)), Status.FAIL, Status.FAIL),
         (LimitFacts(8, resources=(("AS", 64 * GIB),)), Status.WARN, Status.PASS),
         (LimitFacts(8, resources=(("DATA", 100 * MIB),)), Status.FAIL, Status.FAIL),
+        (LimitFacts(8, resources=(("NOFILE", 12),)), Status.FAIL, Status.FAIL),
         (LimitFacts(8, resources=(("NOFILE", 64),)), Status.WARN, Status.WARN),
         (LimitFacts(8, resources=(("NOFILE", 1024),)), Status.PASS, Status.PASS),
         (LimitFacts(8, resources=(("FSIZE", GIB),)), Status.WARN, Status.PASS),
@@ -207,6 +209,47 @@ def test_version_2_gives_the_tightest_quota_of_all_parents(groups: GroupsT) -> N
     assert found.quota_by.endswith("/pod/cpu.max")
     assert found.tasks_left == 5
     assert found.tasks_by.endswith("/pod/pids.max")
+
+
+ULIMIT = """
+import os, resource
+from pathlib import Path
+from app.probes.limits import probe_limits
+resource.setrlimit(resource.RLIMIT_NPROC, ({most}, {most}))
+os.setuid(54321)
+proc = Path({proc!r})
+print(probe_limits(proc).tasks_left)
+"""
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every account can enter; pytest's own are closed to others."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can become another uid")
+def test_a_limit_of_processes_is_counted_against_where_it_is_near(open_folder: Path) -> None:
+    """All tasks of the machine bound those of the account from above, and are one small file."""
+    proc = open_folder
+    for pid, uid in ((7, 54321), (8, 0), (9, 12345)):
+        (proc / str(pid)).mkdir(parents=True)
+        text = f"Uid:\t{uid}\t{uid}\t{uid}\t{uid}\nThreads:\t3\n"
+        (proc / str(pid) / "status").write_text(text)
+        os.chown(proc / str(pid), uid, uid)
+    (proc / "loadavg").write_text("0.1 0.2 0.3 2/300 99\n")
+
+    def left(most: int) -> str:
+        code = ULIMIT.format(proc=str(proc), most=most)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+        return done.stdout.decode().strip()
+
+    assert left(100) == "97"
+    assert left(10_000) == "9700"
+    (proc / "loadavg").unlink()
+    assert left(10_000) == "9997"
 
 
 def test_version_1_has_a_hierarchy_for_each_controller(groups: GroupsT) -> None:
@@ -314,12 +357,25 @@ def test_a_refused_allocation_is_told(tmp_path: Path) -> None:
         "import resource, signal; from pathlib import Path; "
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
         "from app.probes.shared_memory import probe_shared_memory; "
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024)); "
         f"print(probe_shared_memory(Path({str(tmp_path)!r})).errno)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) == errno.EFBIG
     assert not list(tmp_path.iterdir())
+
+
+def test_no_more_is_tried_than_a_file_may_have(tmp_path: Path) -> None:
+    """A limit of file sizes is no fault of shared memory, and has a check of its own."""
+    code = (
+        "import resource; from pathlib import Path; "
+        "from app.probes.shared_memory import probe_shared_memory; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)); "
+        f"found = probe_shared_memory(Path({str(tmp_path)!r})); "
+        "print(repr(found.problem), found.tried_bytes)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "'' 8192"
 
 
 def test_the_confinement_is_read_from_marks(tmp_path: Path) -> None:

@@ -199,6 +199,7 @@ DEEP = b"\x80\x02" + b"(" * 100_000 + b"t" * 100_000 + b"."
         (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS"),
         (b"\0" * 64, "only zero bytes"),
         (b"abc", "neither torch's archive"),
+        (pickled({"a": 1}), "neither torch's archive"),
         (WHOLE[:-1], "a broken archive"),
         (WHOLE[: len(WHOLE) // 2], "a broken archive"),
         (older(GOOD, ROOM)[:-1], "cut off: 55 bytes of tensor data, its program says 56"),
@@ -342,6 +343,19 @@ def test_code_is_refused_whether_asked_for_or_not(tmp_path: Path, *, allowed: bo
     found = judge(facts, allow_pickle=allowed)
     assert failing(found)["pickles"] == ExitCode.DATAERR
     assert found["checkpoint.pickles"].reason == f"{SINGLE} holds code: os.system"
+    assert "BOOT_ALLOW_PICKLE" not in found["checkpoint.shards"].next_step
+
+
+def test_code_is_found_in_a_pickle_that_is_not_torchs(tmp_path: Path) -> None:
+    _, code, tensors = read(tmp_path, pickled(Called(Named("os", "system"), ("x",))))
+    assert code == ("os.system",)
+    assert not tensors
+
+
+def test_a_broken_pickle_is_not_to_be_asked_for(tmp_path: Path) -> None:
+    found = judge(read_checkpoint(write_model(tmp_path, BARE | {SINGLE: WHOLE[:-1]})))
+    assert failing(found) == {"shards": ExitCode.DATAERR}
+    assert "BOOT_ALLOW_PICKLE" not in found["checkpoint.shards"].next_step
 
 
 def test_safetensors_come_first_and_pickles_beside_them_are_not_read(tmp_path: Path) -> None:

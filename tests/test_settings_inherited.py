@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -80,6 +81,11 @@ def test_arrays_are_not_ranks() -> None:
         ("TQDM_MININTERVAL", ["10", "0.5"], ["", "x"]),
         ("UNSLOTH_GEMV_MAX_ROWS", ["4"], ["", "x"]),
         ("TORCHDYNAMO_REPRO_LEVEL", ["2"], ["x"]),
+        ("TORCH_COMPILE_DEBUG", ["0", "1"], ["true", ""]),
+        ("TORCHINDUCTOR_WORKER_START", ["fork", "subprocess"], ["", "Fork", "thread"]),
+        ("PYTORCH_MATCHER_LOGLEVEL", ["info", "DEBUG"], ["", "loud"]),
+        ("TIMM_FUSED_ATTN", ["0", "2"], ["on", ""]),
+        ("VIDEO_MAX_PIXELS", ["1e6"], ["", "1M"]),
         ("TORCH_DISTRIBUTED_DEBUG", ["OFF", "info", "DETAIL"], ["", "garbage", "1"]),
         ("PYTHONOPTIMIZE", ["", "0", "1", "x", "2x", "-3"], ["2", "3", " 2", "02", "+2"]),
         (
@@ -100,6 +106,57 @@ def test_wrong_types_that_imports_die_of_are_named(
     for value in bad:
         (problem,) = inherited_problems({name: value})
         assert problem.name == name
+
+
+# Packages that every boot imports, and that read numbers at the top of modules.
+_READERS = ("torch/_inductor", "torch/fx/experimental", "timm/layers", "timm/models", "unsloth")
+_NOT_IMPORTED = ("studio", "tests", "benchmarks", "mlx")
+_CAUGHT = ("ValueError", "Exception")
+
+
+class _NumbersAtTheTop(ast.NodeVisitor):
+    """Names in `int(os.environ.get(NAME))` and its like, outside of functions and of `try`."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        """Not while it is imported."""
+
+    def visit_Try(self, node: ast.Try) -> None:
+        kinds = " ".join(ast.unparse(each.type) for each in node.handlers if each.type)
+        if not any(name in kinds for name in _CAUGHT):
+            self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if ast.unparse(node.func) in ("int", "float"):
+            self.names.update(name for part in ast.walk(node) if (name := _read(part)))
+        self.generic_visit(node)
+
+
+def _read(node: ast.AST) -> str:
+    """The variable that a call or a subscript reads."""
+    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("environ.get", "getenv")):
+        key = node.args[0]
+    elif isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("environ"):
+        key = node.slice
+    else:
+        return ""
+    return str(key.value) if isinstance(key, ast.Constant) else ""
+
+
+def test_every_number_that_an_import_reads_is_judged() -> None:
+    """A new pin that reads another one is seen here."""
+    found = _NumbersAtTheTop()
+    for reader in _READERS:
+        folder = Path(str(distribution(reader.partition("/")[0]).locate_file(reader)))
+        for file in folder.rglob("*.py"):
+            text = file.read_text(errors="replace")
+            reads = "environ" in text or "getenv" in text
+            if reads and not {*file.parts} & {*_NOT_IMPORTED}:
+                found.visit(ast.parse(text))
+    assert "TIMM_FUSED_ATTN" in found.names
+    assert not [name for name in found.names if not inherited_problems({name: "x"})]
 
 
 def test_a_prefix_of_a_variable_is_no_variable() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -218,6 +220,24 @@ def test_a_fork_leads_a_group_takes_no_input_and_acts_on_signals() -> None:
         child = forked(main, said)
         finished(child)
     assert (child.killed_by, said) == (signal.SIGTERM, [])
+    child.close()
+
+
+def test_a_limit_of_file_sizes_is_an_error_in_a_fork_and_not_its_death(tmp_path: Path) -> None:
+    """Shells and schedulers set such limits, and the host stage is to say so."""
+
+    def main(pipe: BinaryIO) -> None:
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+        try:
+            (tmp_path / "file").write_bytes(bytes(2000))
+        except OSError as error:
+            pipe.write(b"%d\n" % (error.errno or 0))
+            pipe.flush()
+
+    child = forked(main, [])
+    finished(child)
+    assert child.take_events() == [b"%d" % errno.EFBIG]
     child.close()
 
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from app.checks._toolchain import CHECKS
-from app.facts.host import HostFacts
+from app.facts.host import Folder, FolderFacts, HostFacts
 from app.facts.toolchain import Attempt, Attempts, Ended, ToolchainFacts
 from app.outcome import Fault, Finding, Status
 from app.probes.libcuda import linked_name
@@ -44,7 +44,7 @@ def probe(
 def judged(facts: ToolchainFacts) -> dict[str, Finding]:
     """What the checks say of it."""
     # The judges of the toolchain read nothing else of the node.
-    host = cast("HostFacts", SimpleNamespace(toolchain=facts))
+    host = cast("HostFacts", SimpleNamespace(toolchain=facts, caches=()))
     return findings(CHECKS, host, plan_for("h100"))
 
 
@@ -89,6 +89,35 @@ def test_without_any_compiler_the_image_is_at_fault(tmp_path: Path) -> None:
     assert finding.fault is None  # the check's own: the image
     assert "gcc" in finding.next_step
     assert said["host.python_h"].status is Status.SKIP
+
+
+def test_a_path_that_leaves_the_compiler_out_is_told_as_the_first_way_out(tmp_path: Path) -> None:
+    """As after `env -i`; the image is not known to be right either."""
+    if not shutil.which("gcc", path="/usr/local/bin:/usr/bin:/bin"):
+        pytest.skip("this machine's gcc lies elsewhere")
+    for path in (str(tmp_path), ""):
+        finding = judged(probe(tmp_path, {"PATH": path}))["host.c_compiler"]
+        assert finding.next_step.startswith("set PATH (it does not lead to ")
+    environ = {"TMPDIR": str(tmp_path)}
+    with compiling(plan_for("h100"), environ) as toolchain:
+        assert toolchain.facts().path_lacks == "it is not set"
+    assert not probe(tmp_path, {}).path_lacks
+
+
+def test_nothing_is_tried_where_that_is_known_to_be_in_vain(tmp_path: Path) -> None:
+    environ = {"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path / "tmp")}
+    with compiling(plan_for("h100"), environ, why_not="no process is left") as toolchain:
+        facts = toolchain.facts()
+    assert {found.reason for found in judged(facts).values()} == {"no process is left"}
+    assert not (tmp_path / "tmp").exists()
+
+
+def test_a_temporary_folder_that_is_judged_elsewhere_is_told_once(tmp_path: Path) -> None:
+    facts = probe(tmp_path, {"TMPDIR": "relative"})
+    assert judged(facts)["host.c_compiler"].status is Status.FAIL
+    bad = FolderFacts(Folder("temporary files", "relative", "TMPDIR"), "not absolute")
+    host = cast("HostFacts", SimpleNamespace(toolchain=facts, caches=(bad,)))
+    assert findings(CHECKS, host, plan_for("h100"))["host.c_compiler"].status is Status.SKIP
 
 
 def test_cc_is_not_looked_for_as_triton_does_not(tmp_path: Path) -> None:

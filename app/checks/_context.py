@@ -28,6 +28,13 @@ _SAMPLING: Mapping[str, float | None] = {
     "eta_cutoff": 0.0,
 }
 
+# Names of caches that transformers 4.57 or 5.17 takes (ALL_CACHE_IMPLEMENTATIONS, and "paged").
+_CACHES = (
+    *("static", "offloaded_static", "dynamic", "dynamic_full", "offloaded", "quantized", "paged"),
+    *("sliding_window", "hybrid", "hybrid_chunked", "offloaded_hybrid", "mamba"),
+    *("offloaded_hybrid_chunked", "sliding_window_static"),
+)
+
 
 def context(facts: CheckpointFacts, plan: Plan) -> Finding:
     """Beyond the context that a model was trained for its positions are guesses."""
@@ -114,6 +121,14 @@ def _fatal(found: Mapping[str, Any]) -> Iterator[str]:
     number = found.get("max_new_tokens")
     if type(number) is int and number <= 0:
         yield f"max_new_tokens is {number}"
+    for key in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        value = found.get(key)
+        ids = value if isinstance(value, list) else [value]
+        if any(type(one) is not int for one in ids if one is not None):
+            yield f"{key} is {one_line(repr(value), 40)}, and must be the number of a token"
+    cache = found.get("cache_implementation")
+    if cache is not None and cache not in _CACHES:
+        yield f"cache_implementation is {one_line(repr(cache), 40)}, which is none"
     early = found.get("early_stopping")
     if early is not None and early not in (True, False, "never"):
         yield f"early_stopping is {one_line(repr(early), 40)}"

@@ -16,6 +16,7 @@ from app.profiles import Profile
 _OFF = frozenset(("", "0", "n", "no", "f", "false", "off"))
 _DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
 _FP8 = (8, 9)  # the first compute capability with 8-bit floats
+_TF32 = (8, 0)  # and with products of 19 bits
 # torch 2.14 and 2.10 (`c10/core/AllocatorConfig.h`, `c10/cuda/CUDAAllocatorConfig.h`).
 _ALLOCATOR = frozenset(
     (
@@ -112,6 +113,14 @@ def _torch_logs(facts: HostFacts, _profile: Profile) -> _Said | None:
     return _Said("TORCH_LOGS", what, stops=True, step="correct or unset TORCH_LOGS")
 
 
+def _torch_log_file(facts: HostFacts, _profile: Profile) -> _Said | None:
+    problem = facts.surroundings.log_file_problem
+    if not problem:
+        return None
+    what = f"torch cannot open its log file, and its import dies of that: {problem}"
+    return _Said("TORCH_LOGS_OUT", what, stops=True, step="correct or unset TORCH_LOGS_OUT")
+
+
 def _half_a_rank(facts: HostFacts, _profile: Profile) -> _Said | None:
     """torchrun sets all of them; accelerate takes the rank alone for a distributed job."""
     variables = facts.surroundings.variables
@@ -181,11 +190,16 @@ def _switch(name: str, what: str, *, gpu: bool = True) -> _RuleT:
     return rule
 
 
-def _tf32(facts: HostFacts, profile: Profile) -> _Said | None:
-    name = "NVIDIA_TF32_OVERRIDE"
-    if not profile.needs_gpu or not facts.surroundings.variables.get(name, "").strip():
-        return None
-    return _Said(name, "it decides for all libraries whether float32 is computed in 19 bits")
+def _tf32(name: str) -> _RuleT:
+    """Volta has no such mode, and 0 forbids it."""
+
+    def rule(facts: HostFacts, profile: Profile) -> _Said | None:
+        capability = profile.compute_capability
+        if capability is None or capability < _TF32 or not _on(facts, name):
+            return None
+        return _Said(name, "products of float32 are computed in 19 bits (TF32)")
+
+    return rule
 
 
 _TRAINER = "trainers take that way of spreading a model over devices"
@@ -194,9 +208,10 @@ _RULES: tuple[_RuleT, ...] = (
     _on_cpu,
     _other_device,
     _torch_logs,
+    _torch_log_file,
     _half_a_rank,
-    _tf32,
-    _switch("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "float32 products are computed in 19 bits (TF32)"),
+    _tf32("NVIDIA_TF32_OVERRIDE"),
+    _tf32("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
     _switch("TRITON_INTERPRET", "Triton interprets its kernels, thousands of times slower"),
     _switch("CUDA_LAUNCH_BLOCKING", "every kernel is waited for: a debugging aid, and slow"),
     _switch("PYTORCH_NO_CUDA_MEMORY_CACHING", "every tensor is asked of the driver, which is slow"),

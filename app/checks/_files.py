@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
+from app.checks._folder import something_else
 from app.checks._pickles import convert_step, without_safetensors
 from app.checks._unreadable import fault_in, step_for
 from app.facts.checkpoint import STATE, CheckpointFacts, TensorHeader, missing_from_files
@@ -19,6 +20,26 @@ _INTEGERS = frozenset({"U8", "I8", "I16", "I32", "I64", "BOOL"})
 _WEIGHTS = "*.safetensors whose headers are valid and cover their files exactly"
 # Weights of other libraries: llama.cpp, JAX, TensorFlow, ONNX.
 _FOREIGN = (".gguf", ".ggml", ".msgpack", ".h5", ".onnx", ".npz")
+_BARE = "save the model itself again (save_pretrained of the unwrapped module)"
+# By what a library puts into every name, in whole segments of it.
+_WRAPPERS = (
+    (
+        re.compile(r"^base_model\.model\.|\.(?:base_layer|original_module|lora_[AB])\."),
+        "PEFT",
+        "merge the adapter (merge_and_unload) and save the model again with save_pretrained",
+    ),
+    (re.compile(r"(?:^|\.)_orig_mod\."), "torch.compile", _BARE),
+    (re.compile(r"(?:^|\.)_fsdp_wrapped_module\."), "FSDP", _BARE),
+    (re.compile(r"^(?:module|_forward_module)\."), "a trainer's wrapper", _BARE),
+)
+# Texts of which each of these has one: all names at once are searched faster for them.
+_MARKS = ("module.", "_orig_mod.", "base_model.", "base_layer.", ".lora_")
+# Names of a file that is being fetched, by huggingface_hub, browsers, wget, curl, aria2 and rsync.
+_UNFINISHED = re.compile(
+    r"(?i)\.(?:incomplete|part|partial|tmp|crdownload|download|aria2|filepart)\Z"
+)
+# Folders that DeepSpeed, FSDP and torch.distributed.checkpoint leave.
+_SPLIT = re.compile(r"^(?:global_step\d+|pytorch_model_fsdp_\d+)\Z|\.distcp\Z")
 _PART = re.compile(r"-\d{5}-of-\d{5}\.")
 
 
@@ -79,6 +100,8 @@ def shards(facts: CheckpointFacts, plan: Plan) -> Finding:
         return passed(f"{len(facts.shards)} file(s), {n_bytes:,} bytes", expected=expected)
     if facts.index_problem:
         return skipped("the index could not be read")
+    if facts.config_problem and something_else(facts) is not None:
+        return skipped("the folder is no model of transformers: checkpoint.config says what it is")
     return without_safetensors(facts, plan) or _no_weights(facts)
 
 
@@ -94,6 +117,15 @@ def _no_weights(facts: CheckpointFacts) -> Finding:
     elif facts.pickles:
         why = ": they are pickles"
         step = convert_step(facts)
+    elif cut := [name for name in facts.other_files if _UNFINISHED.search(name)]:
+        why = f": {listed(cut, 2)} is a download that was not finished"
+        step = "finish the download, or fetch the weights again from the model's source"
+    elif split := [name for name in facts.other_files if _SPLIT.search(name)]:
+        why = f": {listed(split, 2)} is the state of a training run, split over its processes"
+        step = (
+            "gather it into safetensors first (zero_to_fp32.py for DeepSpeed, merge-weights of "
+            "accelerate for FSDP)"
+        )
     elif facts.spare_weights:
         why = f": {listed(facts.spare_weights, 2)} is no name that it looks for"
         step = (
@@ -116,7 +148,17 @@ def tensors(facts: CheckpointFacts, _plan: Plan) -> Finding:
     if not facts.tensors:
         return skipped("no tensor could be read")
     twice = [name for name, n in Counter(h.name for h in facts.tensors).items() if n > 1]
-    expected = "every tensor in one file only"
+    expected = "every tensor in one file only, under the name that the model gives it"
+    wrapped = _wrapped(facts)
+    if wrapped:
+        who, names, step = wrapped
+        return failed(
+            f"{len(names)} tensor(s) have the name that {who} gave them, and a loader finds none "
+            f"of them: {listed(names, 2)}",
+            expected=expected,
+            actual=listed(names),
+            next_step=step,
+        )
     if twice:
         return failed(
             f"{len(twice)} tensor(s) are in more than one file: {listed(twice, 3)}",
@@ -127,6 +169,17 @@ def tensors(facts: CheckpointFacts, _plan: Plan) -> Finding:
     return passed(
         f"{len(facts.tensors)} tensors, {len(facts.packed)} of them packed", expected=expected
     )
+
+
+def _wrapped(facts: CheckpointFacts) -> tuple[str, list[str], str] | None:
+    """Names that what stood around the model in training has left: who, which, the way out."""
+    # Once over all of them is enough where there is nothing to find.
+    names = "\n".join(header.name for header in facts.tensors)
+    for mark, who, step in _WRAPPERS if any(text in names for text in _MARKS) else ():
+        found = [header.name for header in facts.tensors if mark.search(header.name)]
+        if found:
+            return who, found, step
+    return None
 
 
 def _computes(header: TensorHeader, packed: set[str]) -> bool:

@@ -15,7 +15,7 @@ _ADAPTER = "adapter_config.json"
 def config(facts: CheckpointFacts, _plan: Plan) -> Finding:
     """Says what model this is."""
     if facts.config_problem:
-        return _something_else(facts) or failed(
+        return something_else(facts) or failed(
             f"config.json: {facts.config_problem}",
             expected=_EXPECTED,
             actual=facts.config_problem,
@@ -42,18 +42,19 @@ def config(facts: CheckpointFacts, _plan: Plan) -> Finding:
     return passed(f"model type {one_line(kind)}", expected=_EXPECTED, actual=one_line(kind))
 
 
-def _something_else(facts: CheckpointFacts) -> Finding | None:
+def something_else(facts: CheckpointFacts) -> Finding | None:
     """Folders that are something known, and no model of transformers."""
     names = facts.other_files
     if "config.json" in names:
         return None  # it is there and cannot be used: that is what is to be said
     found: tuple[str, str, str] | None = None
+    other_case = [one_line(name) for name in names if name.lower() == "config.json"]
     gguf = [name for name in names if name.lower().endswith(".gguf")]
     if _ADAPTER in names:
         found = (
             "the folder holds a LoRA adapter, not a base model",
             f"{_ADAPTER} and no config.json",
-            "set BOOT_BASE_MODEL_ID to the adapter's base model",
+            f"set BOOT_BASE_MODEL_ID to the adapter's base model{_base(facts)}",
         )
     elif "model_index.json" in names:
         found = (
@@ -73,6 +74,12 @@ def _something_else(facts: CheckpointFacts) -> Finding | None:
             "params.json and no config.json",
             "name the form of the model that was converted for transformers (it has a config.json)",
         )
+    elif other_case:
+        found = (
+            f"the folder has {other_case[0]}, and its name must be config.json",
+            listed(other_case),
+            f"rename {other_case[0]} to config.json, and look at the other names too",
+        )
     elif facts.beside.nested:
         found = (
             f"the model is one folder deeper: {listed(facts.beside.nested, 3)}",
@@ -83,6 +90,11 @@ def _something_else(facts: CheckpointFacts) -> Finding | None:
         return None
     reason, actual, step = found
     return failed(reason, expected=_EXPECTED, actual=actual, next_step=step)
+
+
+def _base(facts: CheckpointFacts) -> str:
+    name = facts.beside.adapter_base
+    return f" ({one_line(name, 200)})" if name else ""
 
 
 def _deeper(facts: CheckpointFacts) -> str:

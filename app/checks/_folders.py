@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 
 from app.checks import Check
+from app.checks._reach import only_read
 from app.facts.disk import fault_of as disk_fault
 from app.facts.host import FolderFacts, HostFacts
 from app.facts.words import listed, one_line
@@ -45,24 +47,23 @@ def _report_step(found: FolderFacts, uid: int) -> str:
     )
 
 
-def caches_writable(facts: HostFacts, _plan: Plan) -> Finding:
+def caches_writable(facts: HostFacts, plan: Plan) -> Finding:
     """All of them, by name: libraries fail late and obscurely over the first that is not."""
     expected = "absolute paths in which this uid can create, fsync, rename and unlink a file"
     bad = [found for found in facts.caches if found.problem]
+    shared = [found for found in bad if only_read(found, plan, facts)]
+    bad = [found for found in bad if found not in shared]
     if not bad:
+        kept = "; the hub's cache is only read, as it cannot be written" if shared else ""
         return passed(
-            f"{len(facts.caches)} cache and temporary folders can be written",
+            f"{len(facts.caches) - len(shared)} cache and temporary folders can be written{kept}",
             expected=expected,
-            actual="; ".join(found.folder.path for found in facts.caches),
+            actual="; ".join(
+                _named(found) if found.problem else found.folder.path for found in facts.caches
+            ),
         )
     only_disk = all(disk_fault(found.errno) is Fault.READ_ERROR for found in bad)
-    variables = ", ".join(dict.fromkeys(found.folder.variable for found in bad))
-    step = (
-        "free space on that disk, or take another node"
-        if only_disk
-        else f"set {variables} (or HOME, or XDG_CACHE_HOME) to absolute paths in UTF-8 "
-        f"that uid {facts.account.uid} may write to"
-    )
+    step = "free space on that disk, or take another node" if only_disk else _cache_step(bad, facts)
     return failed(
         f"{bad[0].folder.purpose}: {bad[0].problem}"
         + (f" (+{len(bad) - 1} more)" if len(bad) > 1 else ""),
@@ -70,6 +71,25 @@ def caches_writable(facts: HostFacts, _plan: Plan) -> Finding:
         actual="; ".join(_named(found) for found in bad),
         next_step=step,
         fault=Fault.READ_ERROR if only_disk else None,
+    )
+
+
+def _cache_step(bad: Sequence[FolderFacts], facts: HostFacts) -> str:
+    """The fewest variables that mend it: what lies below another bad folder moves with that."""
+    account = facts.account
+    roots = [found for found in bad if found.folder.variable == "XDG_CACHE_HOME"]
+    apart = [
+        found
+        for found in bad
+        if found in roots
+        or not any(found.folder.path.startswith(f"{root.folder.path}/") for root in roots)
+    ]
+    names = ", ".join(dict.fromkeys(found.folder.variable for found in apart))
+    home = f"{('~' if account.home is None else account.home).rstrip('/')}/.cache/"
+    by_home = any(found.folder.path.startswith(home) for found in bad)
+    return (
+        f"set {names}{' (or HOME)' if by_home else ''} to absolute paths in UTF-8 that uid "
+        f"{account.uid} may write to"
     )
 
 
@@ -147,7 +167,8 @@ CHECKS: tuple[Check[HostFacts], ...] = (
         cause="HOME is / or unset for a uid without an account, a volume belongs to root, a root "
         "file system is read-only, or a disk or quota is full.",
         fix="Set HF_HOME and XDG_CACHE_HOME to a mounted folder that this uid may write to, as an "
-        "absolute path, and TMPDIR where /tmp is read-only.",
+        "absolute path, and TMPDIR where /tmp is read-only. A hub's cache that is read-only is "
+        "fine where it holds the whole model.",
     ),
     Check(
         "host.caches_executable",

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from app.facts.board import BoardFacts, NvmlFacts
 from app.facts.driver_errors import NO_DEVICE, NO_PERMISSION, nvml_error
-from app.facts.gpu import DeviceFacts, GpuFacts
+from app.facts.gpu import DeviceFacts, GpuFacts, LibraryFile
 from app.facts.words import one_line
 from app.outcome import Finding, skipped
+from app.plan import Plan
 
 CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"  # what the toolkit mounts, from the image or the job
 MAKE_AN_INSTANCE = (
     "take another node; make an instance on this one (nvidia-smi mig -cgi ... -C), or turn MIG off "
     "(nvidia-smi -mig 0)"
 )
+# The last branch that runs devices of a capability (release notes name what is no longer run).
+_LAST_BRANCH = {(7, 0): 580}
 _HIDDEN = frozenset({"", "NoDevFiles"})  # the last one is what Slurm sets without a request
 
 
@@ -49,6 +53,8 @@ def the_board(facts: GpuFacts) -> BoardFacts | Finding:
 
 def nvml_silent(nvml: NvmlFacts) -> str:
     """Why NVML has told nothing of the boards; empty where it has answered."""
+    if nvml.load_error:
+        return f"NVML is not there: {one_line(nvml.load_error, 400)}"
     if nvml.problem:
         return f"NVML did not answer: {one_line(nvml.problem, 400)}"
     if nvml.init_error is None:
@@ -108,6 +114,32 @@ def empty_mig(facts: GpuFacts) -> bool:
     )
 
 
+def compat_of(facts: GpuFacts) -> LibraryFile | None:
+    """CUDA's forward compatibility, where that is the libcuda of this process."""
+    return next((library for library in facts.libraries if library.kind == "compat"), None)
+
+
+def leading(text: str) -> int | None:
+    """The major version that a text begins with, None where it begins with none."""
+    major = text.partition(".")[0]
+    return int(major) if re.fullmatch(r"[0-9]{1,6}", major) else None
+
+
+def outgrown(facts: GpuFacts, plan: Plan) -> int:
+    """The last driver branch for the profile's hardware, where this node's is later; else 0.
+
+    A driver that shows a device runs it, whatever its version.
+    """
+    major = leading(facts.driver or facts.nvml.driver)
+    last = _LAST_BRANCH.get(plan.profile.compute_capability or (0, 0), 0)
+    return last if last and major and major > last and not facts.looked else 0
+
+
+def take_branch(last: int) -> str:
+    """The way out of a driver that is too new."""
+    return f"take a node with driver {last}, the last branch for this hardware"
+
+
 def hidden_by(facts: GpuFacts) -> str:
     """How CUDA_VISIBLE_DEVICES leaves no device; empty where it does not, or nobody can tell.
 
@@ -119,24 +151,28 @@ def hidden_by(facts: GpuFacts) -> str:
     first = facts.visible.partition(",")[0].strip()
     if first in _HIDDEN:
         return f"{shown} hides every device"
-    absent = f"{shown} names no device of this container"
+    names = [name.strip() for name in facts.visible.split(",")]
+    if names.count(first) > 1:  # CUDA takes such a list for an error, and shows none
+        return f"{shown} names a device twice"
+    return f"{shown} names no device of this container" if _is_none(first, facts) else ""
+
+
+def _is_none(name: str, facts: GpuFacts) -> bool:
+    """Whether no device has this number or name, as far as NVML and /dev tell."""
     boards = [board for board in facts.nvml.boards if board.handle_error != NO_PERMISSION]
-    if first.isascii() and first.isdigit():
+    if name.isascii() and name.isdigit():
         n = len(boards) if facts.nvml.boards else len(numbered(facts))
-        return absent if n and int(first[:9]) >= n else ""
-    if first.startswith("GPU-"):
+        return bool(n) and int(name[:9]) >= n
+    if name.startswith("GPU-"):
         uuids = [board.uuid for board in boards]
-        known = bool(uuids) and all(uuids)
-        return absent if known and not any(uuid.startswith(first) for uuid in uuids) else ""
-    if first.startswith("MIG-"):
-        return absent if _no_slice(first, boards) else ""
-    return absent
+        return bool(uuids) and all(uuids) and not any(uuid.startswith(name) for uuid in uuids)
+    return _no_slice(name, boards) if name.startswith("MIG-") else True
 
 
 def _no_slice(name: str, boards: Sequence[BoardFacts]) -> bool:
     """Whether no board has the slice of this name, as far as NVML tells of slices.
 
-    The older names, of drivers before 470, hold their board's: MIG-GPU-<uuid>/<instance>/<instance>.
+    The older names, of drivers before 470, hold their board's: MIG-GPU-<uuid>/<number>/<number>.
     """
     if not boards or any(board.handle_error or board.mig_enabled is None for board in boards):
         return False

@@ -1,14 +1,15 @@
-"""Judges of the driver itself: its version, and whether CUDA and NVML answer."""
+"""Judges of the driver itself: whether CUDA and NVML answer."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+import errno
+import os
 
 from app.checks import Check
 from app.checks._gpu_common import (
     CAPABILITIES,
     MAKE_AN_INSTANCE,
+    compat_of,
     empty_mig,
     has_devices,
     hidden_by,
@@ -33,103 +34,11 @@ from app.facts.words import one_line
 from app.outcome import Fault, Finding, failed, passed, skipped, warned
 from app.plan import Plan
 
+# What a limit of processes or files, or a lack of memory, answers to a start.
+_LIMITS = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EINTR})
 _OS_OR_UNKNOWN = frozenset({304, 999})  # what a missing /dev/nvidia-uvm gives
 # What CUDA answers of a board that has fallen off the bus, besides what it does of other causes.
 _OF_A_LOST_BOARD = frozenset({3, NO_DEVICE, 101, 304, 999})
-# The first driver branch that runs a major version of CUDA (NVIDIA's CUDA compatibility guide).
-_BRANCHES = {11: 450, 12: 525, 13: 580}
-# The last branch that runs devices of a capability (its release notes name what it no longer runs).
-_LAST_BRANCH = {(7, 0): 580}
-_RUNTIME = re.compile(r"nvidia-cuda-runtime(?:-cu(\d+))?")
-_LOCAL = re.compile(r"\+cu(\d+)\d$")
-
-
-def driver(facts: GpuFacts, plan: Plan) -> Finding:
-    """Whether the node's driver is new enough for the profile and for the image's CUDA."""
-    least = _least_driver(plan)
-    text = one_line(facts.driver or facts.nvml.driver)
-    major = _leading(text)
-    wanted_cuda = _image_cuda(plan.baked.versions) if plan.baked else None
-    compat = _compat(facts)
-    if wanted_cuda and facts.cuda_version and facts.cuda_version // 1000 < wanted_cuda:
-        return failed(
-            f"the driver runs CUDA up to {_dotted(facts.cuda_version)}, the image holds "
-            f"CUDA {wanted_cuda}",
-            expected=f"a driver for CUDA {wanted_cuda} or newer",
-            actual=f"driver {text or 'unknown'}, CUDA {_dotted(facts.cuda_version)}",
-            next_step=f"take a node with driver {least} or newer" if least else TAKE_OTHER,
-        )
-    if major is None or least is None:
-        return _by_cuda(facts, least)
-    expected, actual = f"driver {least} or newer", f"driver {text}"
-    last = _LAST_BRANCH.get(plan.profile.compute_capability or (0, 0))
-    if last is not None and major > last and not facts.looked:
-        return failed(
-            f"the node's driver {text} no longer runs {plan.profile.title}",
-            expected=f"driver {least} to {last}",
-            actual=actual,
-            next_step=f"take a node with driver {last}, the last branch for this hardware",
-        )
-    if major >= least:
-        cuda = f", CUDA {_dotted(facts.cuda_version)}" if facts.cuda_version else ""
-        return passed(actual + cuda, expected=expected, actual=actual)
-    if compat and facts.looked:  # NVIDIA's way to run a newer CUDA on an older driver
-        return passed(
-            f"{actual}, with {one_line(compat.path)} for the image's CUDA",
-            expected=expected,
-            actual=actual,
-        )
-    return failed(
-        f"the node's driver {text} is too old for this profile",
-        expected=expected,
-        actual=actual,
-        next_step=f"take a node with driver {least} or newer",
-    )
-
-
-def _by_cuda(facts: GpuFacts, least: int | None) -> Finding:
-    """The same by cuDriverGetVersion, where nothing tells the driver's own version."""
-    untold = "neither /proc/driver/nvidia/version nor NVML tells the driver's version"
-    wanted = max((cuda for cuda, first in _BRANCHES.items() if first <= (least or 0)), default=0)
-    if not wanted or not facts.cuda_version or facts.cuda_version // 1000 >= wanted:
-        return skipped(untold)
-    return failed(
-        f"the driver runs CUDA up to {_dotted(facts.cuda_version)}, too old for this profile",
-        expected=f"driver {least} or newer, for CUDA {wanted}",
-        actual=f"CUDA {_dotted(facts.cuda_version)}; {untold}",
-        next_step=f"take a node with driver {least} or newer",
-    )
-
-
-def _least_driver(plan: Plan) -> int | None:
-    """Major version that profile and image both can work with."""
-    baked = plan.baked.minimum_driver if plan.baked else None
-    known = [least for least in (plan.profile.min_driver, baked) if least is not None]
-    return max(known, default=None)
-
-
-def _image_cuda(versions: Mapping[str, str]) -> int | None:
-    """Major version of the CUDA in the image, from its packages; None where they do not tell."""
-    for name, version in versions.items():
-        found = _RUNTIME.fullmatch(name)
-        if found:
-            return int(found[1]) if found[1] else _leading(version)
-    local = _LOCAL.search(versions.get("torch", ""))
-    return int(local[1]) if local else None
-
-
-def _leading(text: str) -> int | None:
-    major = text.partition(".")[0]
-    return int(major) if re.fullmatch(r"[0-9]{1,6}", major) else None
-
-
-def _dotted(cuda_version: int) -> str:
-    """13000 is 13.0, as cuDriverGetVersion counts."""
-    return f"{cuda_version // 1000}.{cuda_version % 1000 // 10}"
-
-
-def _compat(facts: GpuFacts) -> LibraryFile | None:
-    return next((library for library in facts.libraries if library.kind == "compat"), None)
 
 
 def cuda_init(facts: GpuFacts, _plan: Plan) -> Finding:
@@ -138,6 +47,8 @@ def cuda_init(facts: GpuFacts, _plan: Plan) -> Finding:
         return skipped("libcuda.so.1 was not loaded")
     expected = "CUDA_SUCCESS from cuInit and from the device queries"
     call = one_line(facts.call) or "the CUDA driver"
+    if facts.start_errno:
+        return _not_started(facts.start_errno, expected)
     if facts.probe_problem:
         problem = one_line(facts.probe_problem, 400)
         problem += "" if call in problem else f" (in {call})"
@@ -155,6 +66,21 @@ def cuda_init(facts: GpuFacts, _plan: Plan) -> Finding:
     return passed(f"the CUDA driver answers{waited}", expected=expected, actual="CUDA_SUCCESS")
 
 
+def _not_started(number: int, expected: str) -> Finding:
+    """No process to ask with, which is no word about the driver."""
+    name = errno.errorcode.get(number, str(number))
+    limits = number in _LIMITS
+    return failed(
+        f"no process could be started to ask the driver: {os.strerror(number)}",
+        expected=expected,
+        actual=f"{name} from the start of a Python process",
+        next_step="raise the limits (pids.max, ulimit -u and -n), or try again later"
+        if limits
+        else "use this profile's image: its Python cannot be started again by this uid",
+        fault=Fault.TEMPORARY if limits else Fault.INTERNAL,
+    )
+
+
 def _refused(facts: GpuFacts, number: int, call: str, expected: str) -> Finding:
     """The number's meaning, and what the other facts say about who caused it."""
     error = start_error(number)
@@ -168,7 +94,7 @@ def _refused(facts: GpuFacts, number: int, call: str, expected: str) -> Finding:
     elif number in CUDA_MISMATCHES and brought:
         why, fault = f": {one_line(brought.path)} came with the image", Fault.INTERNAL
         step = "build the image without it: the container toolkit mounts the node's own"
-    elif number in CUDA_MISMATCHES | {COMPAT_REFUSED} and (compat := _compat(facts)):
+    elif number in CUDA_MISMATCHES | {COMPAT_REFUSED} and (compat := compat_of(facts)):
         why = f": {one_line(compat.path)} is CUDA's forward compatibility"
         step = f"take its folder out of LD_LIBRARY_PATH, or {error.step}"
     elif number in _OF_A_LOST_BOARD and _lost(facts):
@@ -210,11 +136,12 @@ def nvml(facts: GpuFacts, _plan: Plan) -> Finding:
     if not silent:
         told = f", driver {one_line(found.driver)}" if found.driver else ""
         return passed(f"NVML answers{told}", expected=expected, actual="NVML_SUCCESS")
+    if found.start_errno:
+        return _not_started(found.start_errno, expected)
+    if found.load_error or found.init_error in (LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND):
+        return _without(facts, silent, expected)
     if found.init_error is None and not found.problem:
         return skipped(silent)
-    absent = found.init_error in (LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND)
-    if absent or not (found.library or found.call or found.init_error):
-        return _without(facts, silent, expected)
     error = nvml_error(found.init_error or 0)
     step, fault = (error.step, error.fault) if found.init_error else (TAKE_OTHER, None)
     brought = _brought(facts, "libnvidia-ml")
@@ -238,14 +165,6 @@ def _without(facts: GpuFacts, silent: str, expected: str) -> Finding:
 
 
 CHECKS: tuple[Check[GpuFacts], ...] = (
-    Check(
-        "gpu.driver",
-        Fault.NODE_UNFIT,
-        "the profile and the image; /proc/driver/nvidia/version, NVML, cuDriverGetVersion",
-        driver,
-        cause="The node's NVIDIA driver is older than the CUDA in the image needs.",
-        fix="Send the job to nodes with a newer driver, or use an image built for an older CUDA.",
-    ),
     Check(
         "gpu.cuda_init",
         Fault.NODE_UNFIT,

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Mapping
 
 from app.checks import Check
-from app.checks._gpu_common import CAPABILITIES, lacks, numbered
+from app.checks._gpu_common import CAPABILITIES, lacks, numbered, outgrown, take_branch
 from app.facts.driver_errors import REBOOT_IT, REQUEST, start_error
 from app.facts.gpu import GpuFacts, LibraryFile
 from app.facts.words import listed, one_line
@@ -20,7 +20,7 @@ _TOOLKIT = (
 )
 
 
-def device_files(facts: GpuFacts, _plan: Plan) -> Finding:
+def device_files(facts: GpuFacts, plan: Plan) -> Finding:
     """Whether the container has the device files of a GPU, open to this process.
 
     Comes before the driver's version: a forgotten --gpus looks like an old driver later.
@@ -38,7 +38,7 @@ def device_files(facts: GpuFacts, _plan: Plan) -> Finding:
             "no GPU is visible in this container: no NVIDIA device file in /dev",
             expected=expected,
             actual=actual,
-            next_step=REQUEST,
+            next_step=take_branch(last) if (last := outgrown(facts, plan)) else REQUEST,
         )
     lacking = {"nvidiactl", "nvidia-uvm"} - set(facts.device_files)
     if lacking and not on_windows:
@@ -100,6 +100,8 @@ def libraries(facts: GpuFacts, _plan: Plan) -> Finding:
         return passed(f"on the loader's path: {shown}", expected=expected, actual=shown)
     first = min(wrong, key=lambda library: library.kind == "driver")
     what, step, fault = _WRONG.get(first.kind) or _ODD
+    if first.of_node and first.kind in _USELESS:
+        step, fault = _MEND, Fault.NODE_UNFIT
     reason = f"{one_line(first.path or first.name)} {what}"
     actual = f"{_shown(first)}; the kernel module is of {one_line(facts.driver) or 'unknown'}"
     if _works(first, facts):
@@ -119,13 +121,18 @@ _WRONG: Mapping[str, tuple[str, str, Fault]] = {
         f"{_BUILD} (an image saved from a container holds such)",
         Fault.INTERNAL,
     ),
-    "broken": ("is no library", _BUILD, Fault.INTERNAL),
+    "broken": ("is no whole library for this machine", _BUILD, Fault.INTERNAL),
     "image": (
         "is a copy of the driver's library that the image brought, and not of this driver",
         f"{_BUILD}; on a node without containers, reboot it after an update of the driver",
         Fault.INTERNAL,
     ),
 }
+_USELESS = frozenset({"empty", "broken"})
+_MEND = (
+    "take another node; install this one's driver anew, or take the file's folder out of "
+    "LD_LIBRARY_PATH"
+)
 _ODD = (
     "is of another version than the kernel module",
     REBOOT_IT,
@@ -190,7 +197,8 @@ CHECKS: tuple[Check[GpuFacts], ...] = (
         libraries,
         cause="The image holds a libcuda or libnvidia-ml of its own (installed with a driver "
         "package, or left empty when a running container was saved), CUDA's stubs folder is on "
-        "LD_LIBRARY_PATH, or the node's driver was updated and the node not rebooted.",
+        "LD_LIBRARY_PATH, or the node's driver was updated and the node not rebooted, or is "
+        "installed by halves.",
         fix="Build the image without any file of the driver and take stubs out of LD_LIBRARY_PATH; "
         "reboot a node whose kernel module is older than its libraries.",
     ),

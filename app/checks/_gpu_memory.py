@@ -76,10 +76,6 @@ def memory(facts: GpuFacts, plan: Plan) -> Finding:
         return device
     least = plan.profile.min_memory_bytes
     free = _free(facts, device)
-    if max(device.total_bytes, free or 0) >= _NOBODYS or (free or 0) > device.total_bytes > 0:
-        return skipped(
-            f"the driver's figures make no sense: {device.total_bytes} bytes in total, {free} free"
-        )
     expected = f"at least {size(least)} in total, and next to all of it free"
     actual = f"{size(device.total_bytes)} in total, {size(free)} free"
     if device.total_bytes < least:
@@ -91,8 +87,9 @@ def memory(facts: GpuFacts, plan: Plan) -> Finding:
             if device.mig
             else f"take a GPU of the profile's class with {size(least)} or more",
         )
-    if free is None:
-        return skipped(f"{actual}: neither the driver nor NVML tells how much is free")
+    if free is None or device.total_bytes >= _NOBODYS or free > device.total_bytes:
+        none = "neither the driver nor NVML tells how much is free"
+        return skipped(f"{actual}: {none if free is None else 'these figures make no sense'}")
     holders = _holders(facts, device)
     by = f", held by {holders}" if holders else ""
     if free < _CLIFF:

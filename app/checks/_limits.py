@@ -16,11 +16,9 @@ from app.profiles import GIB
 _LEAST_ADDRESSES = 4 * GIB
 _ONE_FILE = 8 * GIB  # shards of models are cut at 5 GB, and 4-bit ones of 8 GB come as one file
 _A_DAY = 24 * 3600  # seconds of processor time, of which every thread spends
+_LEAST_FILES = 16  # a compile with 12 found too few of them; a rehearsal with 20 passed
 _FEW_FILES = 256  # descriptors; Docker gives 1048576, most shells 1024
 _FEW_TASKS = 64  # beside one a processor for each pool of threads
-# On 2 processors a rehearsal that had 4 left at this point died for want of a thread, one with 6
-# passed.
-_LEAST_TASKS = 5
 _LEAST_DATA = GIB // 2  # as of memory: see `app.checks._node`
 _DOCKERS_SHM = 64 * 2**20
 
@@ -84,8 +82,11 @@ def _hopeless(found: LimitFacts) -> list[_Bound]:
         if most is not None and most < least:
             why = f"{size(most)} of addresses for a process, too few to load the libraries"
             said.append(_ulimit(flag, why, most // 1024))
-    if found.tasks_left is not None and found.tasks_left < _LEAST_TASKS:
+    if found.no_tasks:
         said.append(_tasks(found))
+    files = found.resource("NOFILE")
+    if files is not None and files < _LEAST_FILES:
+        said.append(_ulimit("n", f"{files} open files for a process", files))
     return said
 
 

@@ -22,7 +22,7 @@ def proxies(facts: HostFacts, plan: Plan) -> Finding:
     reason = f"{bad[0].variable} cannot be used: {bad[0].problem}"
     actual = listed((f"{each.variable}: {each.problem}" for each in bad), between="; ")
     step = f"correct or unset {listed(each.variable for each in bad)}"
-    if fetches(plan, facts.surroundings.offline):
+    if fetches(plan, facts):
         return failed(reason, expected=expected, actual=actual, next_step=step)
     return warned(reason, expected=expected, actual=actual, next_step=step)
 
@@ -30,7 +30,7 @@ def proxies(facts: HostFacts, plan: Plan) -> Finding:
 def ca_files(facts: HostFacts, plan: Plan) -> Finding:
     """A file that is not mounted here is the usual one; the client's error names no variable."""
     found = facts.surroundings.trust
-    expected = "readable files with at least one certificate in PEM, or unset"
+    expected = "files that are there, of certificates at least one in PEM, or unset"
     if not found:
         return skipped("no variable names certificates")
     bad = [each for each in found if each.problem]
@@ -48,7 +48,7 @@ def ca_files(facts: HostFacts, plan: Plan) -> Finding:
         between="; ",
     )
     step = f"mount the file there, or correct or unset {listed(each.variable for each in bad)}"
-    blocks = fetches(plan, facts.surroundings.offline) and bad[0].clients != "requests"
+    blocks = fetches(plan, facts) and bad[0].clients != "requests"
     if blocks:
         return failed(reason, expected=expected, actual=actual, next_step=step)
     return warned(reason, expected=expected, actual=actual, next_step=step)
@@ -63,7 +63,7 @@ CHECKS: tuple[Check[HostFacts], ...] = (
         cause="A password with / # ? or @ that is not percent-encoded, quotation marks taken into "
         "the value, or a SOCKS proxy without the package for it.",
         fix="Correct the variable. Where nothing is to be fetched (a folder as model, "
-        "BOOT_DOWNLOAD=never, HF_HUB_OFFLINE=1) it only warns.",
+        "a whole model in the cache, BOOT_DOWNLOAD=never, HF_HUB_OFFLINE=1) it only warns.",
     ),
     Check(
         "host.ca_files",

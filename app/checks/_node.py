@@ -76,7 +76,7 @@ def clock(facts: HostFacts, plan: Plan) -> Finding:
     if found.now >= found.built:
         return passed(f"the clock says {now}", expected=expected)
     reason = f"the clock is behind: it says {now}, and {one_line(found.built_from)} is newer"
-    if fetches(plan, facts.surroundings.offline):
+    if fetches(plan, facts):
         return failed(reason, expected=expected, actual=now, next_step=step)
     return warned(reason, expected=expected, actual=now, next_step=step)
 
@@ -151,7 +151,8 @@ CHECKS: tuple[Check[HostFacts], ...] = (
         clock,
         cause="The node has no time service, or a virtual machine was restored from a snapshot. "
         "Certificates are then not yet valid, and every download fails.",
-        fix="Set the node's clock, or take another node; BOOT_DOWNLOAD=never makes it a warning.",
+        fix="Set the node's clock, or take another node. Where nothing is to be fetched (a model "
+        "in a folder or whole in the cache, BOOT_DOWNLOAD=never) it only warns.",
     ),
     Check(
         "host.memory",

@@ -1,23 +1,41 @@
-"""Judges of the numbers in config.json: by themselves, and against the weights' own shapes."""
+"""The judge of the numbers and words in config.json; `app.checks.checkpoint` lists it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from app.facts.checkpoint import CheckpointFacts
 from app.facts.layers import component
-from app.facts.shapes import Stack, language_stack, text_tables, token_embeddings
+from app.facts.shapes import text_tables
 from app.facts.words import listed, one_line
-from app.outcome import Finding, failed, passed, skipped, warned
+from app.outcome import Finding, failed, passed, skipped
 from app.plan import Plan
 
 # Sizes that every model builds from. A list (one per layer) and null are a family's own matter.
 _SIZES = (
     *("hidden_size", "n_embd", "d_model", "num_hidden_layers", "n_layer", "num_attention_heads"),
     *("n_head", "vocab_size", "intermediate_size", "head_dim", "max_position_embeddings"),
+    "num_key_value_heads",
 )
-_MAY_BE_ZERO = frozenset(("intermediate_size", "num_attention_heads", "n_head", "head_dim"))
+_MAY_BE_ZERO = frozenset(
+    ("intermediate_size", "num_attention_heads", "n_head", "head_dim", "num_key_value_heads")
+)
+# Where a text is none of them: "1e-5" is no number, and "false" is true.
+_FRACTIONS = (
+    *("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"),
+    *("initializer_range", "attention_dropout", "rope_theta"),
+)
+_SWITCHES = ("tie_word_embeddings", "use_cache", "attention_bias", "mlp_bias")
+_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
+_ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
+# What each way of scaling positions needs beside its name (transformers, modeling_rope_utils.py).
+_ROPE: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("linear", "dynamic", "yarn"), ("factor",)),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "longrope": ("short_factor", "long_factor"),
+}
 _MATRIX = 2  # dimensions
 _DTYPES = frozenset(
     (
@@ -27,7 +45,10 @@ _DTYPES = frozenset(
         *("float4_e2m1fn_x2", "uint16", "uint32", "uint64", "complex64"),
     )
 )
-_EXPECTED = "whole numbers above 0, heads that divide the hidden size, a dtype of torch"
+_EXPECTED = (
+    "whole numbers above 0, heads that divide the hidden size, a dtype of torch, and functions "
+    "that transformers has"
+)
 
 
 def numbers(facts: CheckpointFacts, _plan: Plan) -> Finding:
@@ -37,7 +58,10 @@ def numbers(facts: CheckpointFacts, _plan: Plan) -> Finding:
     bad = [
         f"{where}{problem}"
         for where, table in text_tables(facts.config)
-        for problem in (*_sizes(table), *_heads(table, facts), *_dtype(table))
+        for problem in (
+            *(*_sizes(table), *_heads(table, facts), *_dtype(table), *_texts(table)),
+            *(*_activation(table, facts), *_rope(table)),
+        )
     ]
     if bad:
         return failed(
@@ -59,6 +83,47 @@ def _sizes(table: Mapping[str, Any]) -> Iterator[str]:
             yield f"{key} is {one_line(repr(value), 40)}, and must be a whole number"
         elif value < least:
             yield f"{key} is {value}"
+
+
+def _texts(table: Mapping[str, Any]) -> Iterator[str]:
+    """Entries that a script or a hand has put between quotation marks."""
+    for keys, what in (
+        (_FRACTIONS, "a number"),
+        (_SWITCHES, "true or false"),
+        (_TOKENS, "the number of a token"),
+    ):
+        for key in keys:
+            value = table.get(key)
+            if isinstance(value, str):
+                yield f"{key} is the text {one_line(repr(value), 40)}, and must be {what}"
+            elif isinstance(value, float) and not math.isfinite(value):
+                yield f"{key} is {value}"
+
+
+def _activation(table: Mapping[str, Any], facts: CheckpointFacts) -> Iterator[str]:
+    families = facts.beside.families
+    known = families.activations if families is not None else frozenset()
+    for key in _ACTIVATIONS if known else ():
+        value = table.get(key)
+        if isinstance(value, str) and value not in known:
+            yield f"{key} {one_line(repr(value), 40)} is no function that transformers has"
+
+
+def _rope(table: Mapping[str, Any]) -> Iterator[str]:
+    """Scaling of positions, for all layers or by kind of layer, without what it needs."""
+    for key in ("rope_scaling", "rope_parameters"):
+        found = table.get(key)
+        if found is None:
+            continue
+        if not isinstance(found, Mapping):
+            yield f"{key} is {one_line(repr(found), 40)}, and must be an object"
+            continue
+        for part in (found, *(one for one in found.values() if isinstance(one, Mapping))):
+            kind = part.get("rope_type", part.get("type"))
+            needs = _ROPE.get(kind, ()) if isinstance(kind, str) else ()
+            lacks = [name for name in needs if part.get(name) is None]
+            if lacks:
+                yield f"{key} is of the type {kind} and lacks {listed(lacks)}"
 
 
 def _heads(table: Mapping[str, Any], facts: CheckpointFacts) -> Iterator[str]:
@@ -104,47 +169,3 @@ def _dtype(table: Mapping[str, Any]) -> Iterator[str]:
         value = table.get(key)
         if isinstance(value, str) and value not in _DTYPES:
             yield f"{key} {one_line(repr(value), 40)} is no dtype of torch"
-
-
-def layers(facts: CheckpointFacts, _plan: Plan) -> Finding:
-    """What the configuration promises of layers and embeddings must be in the weights."""
-    if facts.config_problem or facts.index_problem or not facts.tensors:
-        return skipped("config or weights could not be read")
-    if any(shard.problem for shard in facts.shards) or (facts.index and not facts.shards):
-        return skipped("not all of the weights could be read")
-    stack, embeddings = language_stack(facts), token_embeddings(facts)
-    if stack is None and embeddings is None:
-        return skipped("neither layers nor embeddings are known by their names in the weights")
-    bad = [*(_layer_problems(stack) if stack else ()), *(embeddings.problems if embeddings else ())]
-    expected = "as many layers, tokens and hidden units in the weights as config.json says"
-    if bad:
-        return failed(
-            listed(bad, 1),
-            expected=expected,
-            actual=listed(bad, between="; "),
-            next_step="use the config.json that belongs to these weights, and all of their files",
-        )
-    found = [f"{stack.held} layers"] if stack else []
-    found += [f"embeddings {list(embeddings.shape)}"] if embeddings else []
-    if stack is not None and stack.doubt:
-        return warned(
-            f"config.json says {stack.wanted} layers, and the weights have {stack.held}",
-            expected=expected,
-            actual=listed(found),
-            next_step="check that config.json belongs to these weights: few families count their "
-            "layers otherwise, or keep one more for multi-token prediction",
-        )
-    return passed(f"config.json and the weights agree: {listed(found)}", expected=expected)
-
-
-def _layer_problems(stack: Stack) -> Iterator[str]:
-    if stack.short:
-        shown = listed([str(number) for number in stack.absent], 5)
-        yield (
-            f"config.json says {stack.wanted} layers, and the weights have none of number {shown}: "
-            "they would be random numbers"
-        )
-    elif stack.surplus:
-        yield f"config.json says {stack.wanted} layers, and the weights have {stack.held}"
-    elif stack.gaps:
-        yield f"the weights lack {listed(stack.gaps, 3)}, which every other layer has"

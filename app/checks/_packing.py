@@ -17,6 +17,13 @@ _REHEARSAL = "rehearsal:"
 _UNQUANTISED = (
     "name the unquantised model (it is packed to nf4 while it loads) or its -bnb-4bit form"
 )
+_OTHER_METHODS = (
+    (".qweight", "GPTQ or AWQ"),
+    (".weight_packed", "compressed-tensors"),
+    (".weight_scale_inv", "8-bit floats"),
+    (".SCB", "bitsandbytes in 8 bits"),
+    ("_proj_blocks", "MXFP4"),
+)
 _PACKING = (
     "beside every packed weight absmax, quant_map, exactly one nf4 quant state, and the nested "
     "pair where the scales are quantised too"
@@ -78,6 +85,10 @@ def _packing(facts: CheckpointFacts, found: Mapping[str, Any] | None) -> Finding
         reason = f"{len(offenders)} packed weight(s) whose quantisation does not fit"
         actual, step = listed(offenders, between="; "), _FETCH_WEIGHTS
         reason += f": {offenders[0]}"
+    elif found is None and (other := _other_packing(facts)):
+        method, names = other
+        reason = f"{len(names)} weight(s) are packed by {method}, and config.json does not say so"
+        actual, step = listed(names), _UNQUANTISED
     elif found is None and facts.packed:
         reason = "weights are packed and config.json has no quantization_config"
         actual, step = "no quantization_config", "fetch config.json of the same revision again"
@@ -90,6 +101,15 @@ def _packing(facts: CheckpointFacts, found: Mapping[str, Any] | None) -> Finding
     return failed(reason, expected=_PACKING, actual=actual, next_step=step)
 
 
+def _other_packing(facts: CheckpointFacts) -> tuple[str, list[str]] | None:
+    """Packed weights of other methods, by the names that they go by."""
+    for suffix, method in _OTHER_METHODS:
+        names = [header.name for header in facts.tensors if header.name.endswith(suffix)]
+        if names:
+            return method, names
+    return None
+
+
 def _wrong_method(found: Mapping[str, Any] | None, plan: Plan) -> Finding | None:
     if found is None:
         return None
@@ -100,8 +120,9 @@ def _wrong_method(found: Mapping[str, Any] | None, plan: Plan) -> Finding | None
     four = (
         method == "bitsandbytes" and found.get("load_in_4bit", found.get("_load_in_4bit")) is True
     )
-    actual = one_line(f"{method}" + (f" {kind}" if four else ""))
-    if four and found.get("load_in_8bit", found.get("_load_in_8bit")) is True:
+    eight = found.get("load_in_8bit", found.get("_load_in_8bit")) is True
+    actual = one_line(f"{method}" + (f" {kind}" if four else " in 8 bits" if eight else ""))
+    if four and eight:
         return failed(
             "config.json says bitsandbytes in 4 and in 8 bits",
             expected="load_in_4bit alone",

@@ -11,6 +11,7 @@ from app.plan import Plan
 _EXPECTED = (
     "safetensors; or pickles that hold tensors and nothing else, with BOOT_ALLOW_PICKLE=true"
 )
+_TRUSTED = "do not load it: take the model from a source that you trust, as safetensors"
 _CONVERT = (
     "convert the pickled weights once, where running their code is acceptable "
     "(save_pretrained writes safetensors)"
@@ -33,7 +34,7 @@ def pickles(facts: CheckpointFacts, plan: Plan) -> Finding:
             listed(told, 1),
             expected=_EXPECTED,
             actual=listed(told, between="; "),
-            next_step="do not load it: take the model from a source that you trust, as safetensors",
+            next_step=_TRUSTED,
         )
     if not plan.allow_pickle:
         return skipped(f"{listed([f.name for f in found.files], 3)}: pickles are not asked for")
@@ -75,5 +76,8 @@ def without_safetensors(facts: CheckpointFacts, plan: Plan) -> Finding | None:
 
 def convert_step(facts: CheckpointFacts) -> str:
     """The way out for a folder of pickles."""
-    asked = " or set BOOT_ALLOW_PICKLE=true" if facts.beside.pickled.files else ""
-    return f"{_CONVERT}{asked}"
+    found = facts.beside.pickled.files
+    if any(file.code for file in found):
+        return _TRUSTED
+    sound = found and not any(file.problem for file in found)
+    return f"{_CONVERT}{', or set BOOT_ALLOW_PICKLE=true' if sound else ''}"

@@ -10,6 +10,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from app.facts.checkpoint import STATE, CheckpointFacts, TensorHeader
@@ -56,13 +57,24 @@ def _wrong(facts: CheckpointFacts, by_name: Mapping[str, TensorHeader], name: st
     yield from _entries(by_name, f"{name}.absmax", "U8" if nested else "F32", n_scales)
     yield from _entries(by_name, f"{name}.quant_map", "F32", len(NF4))
     table = facts.quant.tables.get(f"{name}.quant_map", ())
-    # A NaN is near nothing.
-    if not all(abs(a - b) <= _ROUNDING for a, b in zip(table, NF4, strict=False)):
+    if not _is_nf4(table):
         yield "its quant_map is not NF4's"
     if nested:
         yield from _nested(facts, by_name, name, n_scales)
     elif facts.quant.scales.get(f"{name}.absmax") == "odd":
         yield "its absmax holds numbers that are no scale (not finite, negative or huge)"
+
+
+@lru_cache(maxsize=64)
+def _is_nf4(table: tuple[float, ...]) -> bool:
+    """Tables are few and repeated by every weight. A NaN is near nothing."""
+    return all(abs(a - b) <= _ROUNDING for a, b in zip(table, NF4, strict=False))
+
+
+@lru_cache(maxsize=64)
+def _is_code_table(table: tuple[float, ...]) -> bool:
+    """Numbers from -1 to 1, up to one end of it."""
+    return all(-1 <= n <= 1 for n in table) and max(map(abs, table)) > 1 - _ROUNDING
 
 
 def _bad_words(state: Mapping[str, Any]) -> Iterator[str]:
@@ -121,7 +133,7 @@ def _nested(
     yield from _entries(by_name, f"{name}.nested_absmax", "F32", -(-n_scales // block))
     yield from _entries(by_name, f"{name}.nested_quant_map", "F32", _NESTED_CODES)
     table = facts.quant.tables.get(f"{name}.nested_quant_map", ())
-    if table and not (all(-1 <= n <= 1 for n in table) and max(map(abs, table)) > 1 - _ROUNDING):
+    if table and not _is_code_table(table):
         yield "its nested_quant_map is no code table (numbers from -1 to 1)"
     scales = facts.quant.scales.get(f"{name}.nested_absmax")
     if scales == "odd":

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 
 from app.checks import Check
 from app.checks._reach import fetches
-from app.facts.host import FolderFacts, HostFacts, size
+from app.facts.host import ROOM_FOR_MODEL, FolderFacts, HostFacts, size
 from app.facts.words import listed, one_line
 from app.outcome import Fault, Finding, Severity, passed, skipped, warned
 from app.plan import Plan
 from app.profiles import GIB
 
-# Unsloth's 4-bit Gemma 3n E2B is about 8 GB, and the hub writes a shard before it names it.
-_ROOM_FOR_MODEL = 12 * GIB
 _ROOM_FOR_CACHES = GIB  # Triton and Inductor: hundreds of MB after a few runs
 _ROOM_FOR_REHEARSAL = GIB // 4  # the tiny model and its generated code: tens of MB
 _ROOM_FOR_REPORT = 4 * 2**20  # some 50 KB each, and those of earlier boots beside it
 # A rehearsal makes about 60 files, kernels of a training run some thousand.
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))  # of others their own check tells enough
 _FILES = 1000
 _FILES_FOR_REHEARSAL = 100
 
@@ -27,16 +27,25 @@ def disk(facts: HostFacts, plan: Plan) -> Finding:
 
     Folders of one file system share its room, so needs are added up by device.
     """
-    known = [each for each in (*facts.caches, facts.report) if each.free_bytes is not None]
+    known = [
+        each
+        for each in (*facts.caches, facts.report)
+        if each.free_bytes is not None and (not each.problem or each.errno in _FULL)
+    ]
     if not [each for each in known if each is not facts.report]:
         return skipped("no cache folder's file system says how much is free")
     need = _needs(known, facts, plan)
     files = _FILES_FOR_REHEARSAL if plan.profile.rehearsal else _FILES
     low = [each for each in known if (each.free_bytes or 0) < need[_disk_of(each)]]
-    few = [each for each in known if each.free_inodes is not None and each.free_inodes < files]
+    few = [
+        each
+        for each in known
+        if need[_disk_of(each)] and each.free_inodes is not None and each.free_inodes < files
+    ]
     expected = "; ".join(
         f"{size(room)} on the disk of {listed(_purposes(known, place), 3)}"
         for place, room in need.items()
+        if room
     )
     actual = "; ".join(f"{each.folder.purpose} {size(each.free_bytes)} free" for each in known)
     if few:
@@ -87,7 +96,7 @@ def _purposes(known: Iterable[FolderFacts], place: object) -> list[str]:
 def _needs(known: Iterable[FolderFacts], facts: HostFacts, plan: Plan) -> dict[object, int]:
     """Bytes that should be free before the boot, by disk."""
     rehearsal = plan.profile.rehearsal
-    fetched = not rehearsal and fetches(plan, facts.surroundings.offline)
+    fetched = not rehearsal and fetches(plan, facts)
     needs: dict[object, int] = {}
     generated: set[object] = set()
     for each in known:
@@ -95,8 +104,8 @@ def _needs(known: Iterable[FolderFacts], facts: HostFacts, plan: Plan) -> dict[o
         needs.setdefault(place, 0)
         if each is facts.report:
             needs[place] += _ROOM_FOR_REPORT
-        elif each is facts.caches[0] and fetched:
-            needs[place] += _ROOM_FOR_MODEL
+        elif each is facts.hub:
+            needs[place] += ROOM_FOR_MODEL if fetched else 0
         elif place not in generated:
             generated.add(place)
             needs[place] += _ROOM_FOR_REHEARSAL if rehearsal else _ROOM_FOR_CACHES

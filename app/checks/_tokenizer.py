@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from app.checks._folder import something_else
 from app.checks._unreadable import fault_in, step_for
-from app.facts.checkpoint import CheckpointFacts, embedding_rows, tokenizer_problems
+from app.facts.checkpoint import (
+    CheckpointFacts,
+    TokenFacts,
+    embedding_rows,
+    tokenizer_problems,
+)
 from app.facts.words import listed, one_line
 from app.outcome import Finding, failed, passed, skipped, warned
 from app.plan import Plan
+
+_PADDING = "pad_token_id"
 
 
 def tokenizer(facts: CheckpointFacts, _plan: Plan) -> Finding:
@@ -23,6 +31,8 @@ def tokenizer(facts: CheckpointFacts, _plan: Plan) -> Finding:
             next_step=step_for(facts, facts.broken_files),
             fault=fault_in(facts, facts.broken_files),
         )
+    if facts.config_problem and something_else(facts) is not None:
+        return skipped("the folder is no model of transformers: checkpoint.config says what it is")
     usable, lacking = tokenizer_problems(facts)
     if not usable:
         return failed(
@@ -55,8 +65,20 @@ def vocabulary(facts: CheckpointFacts, _plan: Plan) -> Finding:
             expected=expected,
             actual=listed(beyond),
             next_step=step
-            if beyond[0].startswith(("tokenizer.json", "the added"))
+            if beyond[0].startswith(("tokenizer.json", "the "))
             else "correct that id in the file, or fetch the file of the same revision again",
+        )
+    idle = [
+        *_unknown(facts.tokens, rows, ("bos_token", "unk_token")),
+        *_idle(facts.tokens.special, rows),
+    ]
+    if idle:
+        return warned(
+            f"the model knows {rows} tokens, and {listed(idle, 1)}: a text never begins or ends "
+            "with it",
+            expected=expected,
+            actual=listed(idle),
+            next_step="set the tokenizer's own id in that file",
         )
     unused = [f"{text} ({n})" for n, text, used in facts.tokens.added if n >= rows and not used]
     if unused:
@@ -77,10 +99,31 @@ def _beyond(facts: CheckpointFacts, rows: int) -> Iterator[str]:
     for number, text, used in tokens.added:
         if number >= rows and used:
             yield f"the added token {one_line(text, 60)} has the id {number}"
+    yield from _unknown(tokens, rows, ("eos_token", "pad_token"))
     yield from _special(tokens.special, rows)
 
 
+def _unknown(tokens: TokenFacts, rows: int, keys: tuple[str, ...]) -> Iterator[str]:
+    """Tokens that the load adds behind all others; rows that are to spare take them."""
+    for number, (key, text) in enumerate(tokens.absent, tokens.next_id):
+        if key in keys and number >= rows:
+            yield (
+                f"the {key} {one_line(text, 60)} of tokenizer_config.json is not in tokenizer.json "
+                f"and gets the id {number}"
+            )
+
+
 def _special(special: Mapping[str, tuple[int, ...]], rows: int) -> Iterator[str]:
+    """Padding is fed to the model, and its embedding is built around that id."""
+    yield from (told for told in _outside(special, rows) if _PADDING in told)
+
+
+def _idle(special: Mapping[str, tuple[int, ...]], rows: int) -> Iterator[str]:
+    """First and last tokens come from the tokenizer: sound models keep GPT-2's ids here."""
+    yield from (told for told in _outside(special, rows) if _PADDING not in told)
+
+
+def _outside(special: Mapping[str, tuple[int, ...]], rows: int) -> Iterator[str]:
     for where, ids in special.items():
         # Negative ones mean "none" to old models.
         for number in ids:

@@ -14,6 +14,7 @@ from app.plan import Plan
 
 _UNTOLD = "the toolchain was not looked at"
 _FULL = (errno.EAGAIN, errno.ENOMEM)  # no process could be had
+_TEMPORARY = frozenset(("TMPDIR", "TEMP", "TMP"))
 _REBUILD = "use this profile's image, or"
 
 
@@ -23,14 +24,15 @@ def c_compiler(facts: HostFacts, _plan: Plan) -> Finding:
     if found is None or found.skipped:
         return skipped(found.skipped if found else _UNTOLD)
     if found.temporary:
-        return _no_folder(found)
+        return _no_folder(found, facts)
     expected = "a C compiler as Triton finds it (CC, else gcc, else clang) that makes a library"
     if not found.compiler and not found.from_variable:
         return failed(
             "there is no C compiler: neither gcc nor clang is on the PATH, and CC is not set",
             expected=expected,
             actual="no gcc, no clang",
-            next_step=f"{_REBUILD} install gcc and libc6-dev in it; Triton needs them at run time",
+            next_step=f"{_set_path(found)}{_REBUILD} install gcc and libc6-dev in it; Triton needs "
+            "them at run time",
         )
     name = one_line(found.compiler) or "an empty CC"
     for attempt, what in ((found.attempts.bare, ""), (found.attempts.libc, " with libc's headers")):
@@ -136,8 +138,15 @@ def ptxas(facts: HostFacts, _plan: Plan) -> Finding:
     )
 
 
-def _no_folder(found: ToolchainFacts) -> Finding:
-    """The disk and not the compiler: the folders' own check names it too."""
+def _set_path(found: ToolchainFacts) -> str:
+    """The cheapest way out, where it is one."""
+    return f"set PATH ({one_line(found.path_lacks)}), or " if found.path_lacks else ""
+
+
+def _no_folder(found: ToolchainFacts, facts: HostFacts) -> Finding:
+    """The disk and not the compiler: mostly the folders' own check has named it."""
+    if any(each.problem and each.folder.variable in _TEMPORARY for each in facts.caches):
+        return skipped("the temporary folder takes no file, as host.caches_writable says")
     return failed(
         f"the C compiler could not be tried: the temporary folder takes no file: {found.temporary}",
         expected="a temporary folder with room for a small file",
@@ -194,7 +203,7 @@ def _compiler_step(found: ToolchainFacts, attempt: Attempt, *, headers: bool) ->
             "unset CC, or set it to the path of one compiler without options: Triton runs the "
             "whole text as a program's name"
         )
-    return f"{_REBUILD} install gcc and binutils in it as a whole"
+    return f"{_set_path(found)}{_REBUILD} install gcc and binutils in it as a whole"
 
 
 CHECKS: tuple[Check[HostFacts], ...] = (

@@ -72,28 +72,57 @@ def complete(facts: CacheFacts, _plan: Plan) -> Finding:
             else "look at the mount, or take another node",
             fault=Fault.CONFIG if denied else Fault.READ_ERROR,
         )
-    if facts.missing and facts.origin == "folder":
-        return skipped(f"{facts.missing[0]} is missing: the checkpoint stage judges local folders")
     if facts.missing:
-        return failed(
-            f"{len(facts.missing)} file(s) of {facts.folder} are missing: {facts.missing[0]}",
-            expected=expected,
-            actual=f"missing: {listed(facts.missing)}",
-            next_step="delete the repository's folder in the cache, and let it be downloaded again",
-        )
+        return _missing(facts, expected)
     if not facts.files:
-        # Nothing at all is an absent model (a volume that is not mounted), not a broken one.
-        return failed(
-            f"{facts.folder} holds no file",
-            expected=expected,
-            actual="no file",
-            next_step="mount the model there, or correct BOOT_BASE_MODEL_ID",
-            fault=Fault.MODEL_ABSENT,
-        )
+        return _no_file(facts, expected)
     return passed(
         f"{len(facts.files)} files, {n_bytes:,} bytes",
         expected=expected,
         actual=f"{len(facts.files)} files",
+    )
+
+
+def _missing(facts: CacheFacts, expected: str) -> Finding:
+    if facts.origin == "folder":
+        return skipped(f"{facts.missing[0]} is missing: the checkpoint stage judges local folders")
+    again = "delete the repository's folder in the cache, and let it be downloaded again"
+    other = "the hub has no more: take a BOOT_REVISION that has them, or another repository"
+    return failed(
+        f"{len(facts.missing)} file(s) of {facts.folder} are missing: {facts.missing[0]}",
+        expected=expected,
+        actual=f"missing: {listed(facts.missing)}",
+        next_step=other if facts.whole else again,
+    )
+
+
+def _no_file(facts: CacheFacts, expected: str) -> Finding:
+    """Nothing at all is an absent model (a volume that is not mounted), not a broken one."""
+    if facts.folders:
+        return _only_folders(facts)
+    return failed(
+        f"{facts.folder} holds no file",
+        expected=expected,
+        actual="no file",
+        next_step="mount the model there, or correct BOOT_BASE_MODEL_ID",
+        fault=Fault.MODEL_ABSENT,
+    )
+
+
+def _only_folders(facts: CacheFacts) -> Finding:
+    """One level too high: in the hub's cache, or where somebody keeps models."""
+    caches = [name for name in facts.folders if name.startswith("models--")]
+    if "snapshots" not in facts.folders and not caches:
+        return skipped(f"it holds folders alone: {listed(facts.folders, 3)}, and no file")
+    name = caches[0] if caches else facts.folder.name if facts.folder else ""
+    repository = name.removeprefix("models--").replace("--", "/")
+    return failed(
+        f"{facts.folder} is a folder of the hub's cache, and the model is deeper in it",
+        expected="a folder with config.json, tokenizer and *.safetensors",
+        actual=f"the folders {listed(facts.folders, 3)}",
+        next_step=f"set BOOT_BASE_MODEL_ID to {repository or 'the repository'} and HF_HUB_CACHE to "
+        "the folder that holds models--*, or BOOT_BASE_MODEL_ID to the folder of one commit in "
+        "snapshots/",
     )
 
 
@@ -135,7 +164,7 @@ def _unfinished(found: VerifyFacts) -> Finding:
         )
     return unread(
         f"only {found.n_compared} files ({found.n_bytes:,} bytes) were hashed in time",
-        next_step="raise BOOT_CACHE_TIMEOUT_S, or set BOOT_VERIFY=size",
+        next_step=f"raise {found.late}, or set BOOT_VERIFY=size",
         fault=Fault.TEMPORARY,
     )
 

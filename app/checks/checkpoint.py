@@ -7,8 +7,9 @@ from app.checks._context import context, generation
 from app.checks._family import family
 from app.checks._files import dtypes, index, shards, tensors
 from app.checks._folder import config
+from app.checks._layers import layers
 from app.checks._lora import lora_targets
-from app.checks._numbers import layers, numbers
+from app.checks._numbers import numbers
 from app.checks._packing import quantization
 from app.checks._pickles import pickles
 from app.checks._tokenizer import tokenizer, vocabulary
@@ -43,8 +44,9 @@ CHECKS: tuple[Check[CheckpointFacts], ...] = (
         "config.json, and how transformers 5.17 reads it",
         numbers,
         cause="config.json was edited by hand or by a script: a number became a text or a "
-        "fraction, heads no longer divide the hidden size, or a dtype is misspelt.",
-        fix="Fetch config.json of the same revision again, or correct the number that is named.",
+        "fraction, heads no longer divide the hidden size, a dtype or an activation is misspelt, "
+        "or the scaling of positions lacks its factor.",
+        fix="Fetch config.json of the same revision again, or correct the entry that is named.",
     ),
     Check(
         "checkpoint.context",
@@ -64,15 +66,6 @@ CHECKS: tuple[Check[CheckpointFacts], ...] = (
         fix=_AGAIN,
     ),
     Check(
-        "checkpoint.shards",
-        Fault.DATA_INVALID,
-        "the safetensors format",
-        shards,
-        cause="A weight file is missing, cut off, a Git LFS pointer, or a web page that was saved "
-        "in its place; or the folder has its weights in another format.",
-        fix=_AGAIN,
-    ),
-    Check(
         "checkpoint.pickles",
         Fault.DATA_INVALID,
         "the instructions of the pickle, read and not run",
@@ -82,19 +75,31 @@ CHECKS: tuple[Check[CheckpointFacts], ...] = (
         "hold tensors and nothing else.",
     ),
     Check(
+        "checkpoint.shards",
+        Fault.DATA_INVALID,
+        "the safetensors format",
+        shards,
+        cause="A weight file is missing, cut off, a Git LFS pointer, or a web page that was saved "
+        "in its place; or the folder has its weights in another format.",
+        fix=_AGAIN,
+    ),
+    Check(
         "checkpoint.tensors",
         Fault.DATA_INVALID,
         "the safetensors headers",
         tensors,
-        cause="Weight files of two downloads or revisions lie in one folder.",
-        fix="Empty the folder, and fetch all weight files of one revision again.",
+        cause="Weight files of two downloads or revisions lie in one folder, or the model was "
+        "saved with PEFT, torch.compile, FSDP or a trainer still around it.",
+        fix="Empty the folder and fetch all weight files of one revision again; or merge the "
+        "adapter and save the model itself once more.",
     ),
     Check(
         "checkpoint.layers",
         Fault.DATA_INVALID,
         "config.json and the safetensors headers",
         layers,
-        cause="config.json belongs to another size of the model, or a weight file is left out.",
+        cause="config.json or a weight file belongs to another size of the model, or weights were "
+        "left out when it was saved.",
         fix="Use the config.json that belongs to these weights, and all of their files.",
     ),
     Check(
@@ -112,7 +117,8 @@ CHECKS: tuple[Check[CheckpointFacts], ...] = (
         Fault.DATA_INVALID,
         "the folder's files",
         tokenizer,
-        cause="Tokenizer files were left out of the copy, or one of them is broken.",
+        cause="Tokenizer files were left out of the copy, or one of them (the chat template too) "
+        "is broken.",
         fix="Copy tokenizer.json, tokenizer_config.json and the processor's files of the same "
         "revision into the folder.",
     ),
@@ -121,8 +127,9 @@ CHECKS: tuple[Check[CheckpointFacts], ...] = (
         Fault.DATA_INVALID,
         "the ids that can be given",
         vocabulary,
-        cause="Tokens were added to the tokenizer and the model's embedding was not resized, or "
-        "the tokenizer belongs to another model.",
+        cause="Tokens were added to the tokenizer and the model's embedding was not resized, "
+        "tokenizer_config.json names an end of text that tokenizer.json lacks, or the tokenizer "
+        "belongs to another model.",
         fix="Use the tokenizer of the same model, or resize the embedding and save it again.",
     ),
     Check(

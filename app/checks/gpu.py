@@ -1,8 +1,8 @@
 """Judges of the gpu stage: is there exactly one device, of the right class, that answers.
 
-They stand by family in `_gpu_files`, `_gpu_driver`, `_gpu_grant`, `_gpu_class`, `_gpu_memory`,
-`_gpu_board` and `_gpu_health`, each named after its check, and are asked in the order in which one
-thing depends on another.
+They stand by family in `_gpu_files`, `_gpu_version`, `_gpu_driver`, `_gpu_grant`, `_gpu_class`,
+`_gpu_memory`, `_gpu_board` and `_gpu_health`, each named after its check, and are asked in the
+order in which one thing depends on another.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from app.checks import (
     _gpu_grant,
     _gpu_health,
     _gpu_memory,
+    _gpu_version,
 )
 from app.facts.gpu import GpuFacts
 from app.outcome import Fault, Finding, passed, skipped
@@ -40,6 +41,7 @@ CHECKS: tuple[Check[GpuFacts], ...] = (
         fix="Set BOOT_HARDWARE to the class of GPU that the job is for, or to cpu for a rehearsal.",
     ),
     *_gpu_files.CHECKS,
+    *_gpu_version.CHECKS,
     *_gpu_driver.CHECKS,
     *_gpu_grant.CHECKS,
     *_gpu_class.CHECKS,

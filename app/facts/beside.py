@@ -18,11 +18,13 @@ class Beside:
     """What the judges of the checkpoint stage ask besides.
 
     `families` is what the installed transformers knows, None where it was not read. `generation` is
-    the parsed `generation_config.json`, empty without one. `nested` are folders in this one that
-    hold a `config.json`, looked for where this one has none.
+    the parsed `generation_config.json`, empty without one. `nested` are folders in this one, or in
+    the snapshots of a hub's cache, that hold a `config.json`, looked for where this one has none.
+    `adapter_base` is the model that an `adapter_config.json` here names, "" without one.
     """
 
     families: Families | None = None
     generation: Mapping[str, Any] = field(default_factory=dict)
     nested: tuple[str, ...] = ()
+    adapter_base: str = ""
     pickled: PickledWeights = field(default_factory=PickledWeights)

@@ -81,16 +81,19 @@ class NvmlFacts:
 
     It is 0 for success and None when no such call returned. `call`: the last one of nvmlInit,
     nvmlDeviceGetCount and so on; with a `problem` the one that it hangs or died in. `library`: the
-    file that was loaded, empty when none was. `problem`: why there is no whole answer (library
-    missing, deadline in seconds, signal); boards that were told before it are kept. `n_devices`
-    counts what NVML sees, which CUDA_VISIBLE_DEVICES does not change. All empty, with `init_error`
-    None: NVML was not asked, because there is neither device file nor driver library.
+    file that was loaded, empty when none was; `load_error`: why none could be. `problem`: why there
+    is no whole answer (deadline in seconds, signal); boards that were told before it are kept.
+    `start_errno` as in `app.facts.gpu.GpuFacts`. `n_devices` counts what NVML sees, which
+    CUDA_VISIBLE_DEVICES does not change. All empty, with `init_error` None: NVML was not asked,
+    because there is neither device file nor driver library.
     """
 
     library: str = ""
+    load_error: str = ""
     problem: str = ""
     init_error: int | None = None
     call: str = ""
     driver: str = ""
     n_devices: int | None = None
     boards: tuple[BoardFacts, ...] = ()
+    start_errno: int = 0

@@ -71,7 +71,7 @@ class VerifyFacts:
 
     `n_compared` files had something to compare with, `not_comparable` had nothing. `skipped` says
     why nothing was compared at all. `problem` is why a file could not be read, with the system's
-    number; `late` is set when the time was over before all were read.
+    number; `late` names the deadline, where the time was over before all were read.
     """
 
     n_compared: int = 0
@@ -81,7 +81,7 @@ class VerifyFacts:
     skipped: str = ""
     problem: str = ""
     errno: int | None = None
-    late: bool = False
+    late: str = ""
 
     @property
     def nothing(self) -> bool:
@@ -96,7 +96,8 @@ class CacheFacts:
     `failure` says why there is no folder; it is None exactly when `folder` is set. `revision` is a
     commit hash where there is one. `ignored_revision` is a revision that was asked for and has no
     meaning for this origin. `missing` are files that the folder's own index names and that are not
-    there. `list_problem` is why the folder could not be listed, with the system's number. `room` is
+    there; `whole` says that the hub has no others. `folders` are those of a folder that has no
+    file. `list_problem` is why the folder could not be listed, with the system's number. `room` is
     None where nothing had to be downloaded.
     """
 
@@ -110,6 +111,8 @@ class CacheFacts:
     downloaded: bool = False
     files: tuple[FileEntry, ...] = ()
     missing: tuple[str, ...] = ()
+    whole: bool = False
+    folders: tuple[str, ...] = ()
     list_problem: str = ""
     list_errno: int | None = None
     failure: Finding | None = None

@@ -69,12 +69,19 @@ class TokenFacts:
     """The ids that the tokenizer can give. `largest` is -1 where no tokenizer.json says so.
 
     `added`: its added tokens as (id, text, whether a text can hold it). `special`: ids by
-    `file: key`, as the configuration files name them.
+    `file: key`, as the configuration files name them. `absent`: tokens that the tokenizer's
+    configuration names (by its key) and tokenizer.json lacks; loading adds them behind the others.
     """
 
     largest: int = -1
     added: tuple[tuple[int, str, bool], ...] = ()
     special: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    absent: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def next_id(self) -> int:
+        """The id that a token gets which is added."""
+        return max((self.largest, *(number for number, _, _ in self.added))) + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,9 @@ class Families:
     class of the model, for AutoModelForCausalLM and AutoModelForImageTextToText; `other`: for the
     other auto classes that build a whole generative or audio model. `patched`: types among those of
     this checkpoint that Unsloth's own sources name. `nested_by_type`: names of sub-configurations
-    whose class is looked up by their own `model_type`, for this checkpoint's type. `version` is
-    transformers' own, "" where it is not installed or says nothing.
+    whose class is looked up by their own `model_type`, for this checkpoint's type. `activations`
+    are the names of functions between matrices. `version` is transformers' own, "" where it is not
+    installed or says nothing.
     """
 
     version: str = ""
@@ -33,6 +34,7 @@ class Families:
     other: Mapping[str, str] = field(default_factory=dict)
     patched: frozenset[str] = frozenset()
     nested_by_type: frozenset[str] = frozenset()
+    activations: frozenset[str] = frozenset()
 
     @property
     def fuses(self) -> bool:

@@ -39,7 +39,8 @@ class LibraryFile:
     meant to be in an image), `image` (a copy of the driver's that the image has brought: no mount,
     and not of the kernel module's version), `empty` or `broken` (a folder, a link to nothing, no
     whole ELF file of this machine). `version` as its file name says, `fits` whether that is the
-    kernel module's, None where either is unknown.
+    kernel module's, None where either is unknown. `of_node`: a mount, or on a machine that is no
+    container: no image has brought it.
     """
 
     name: str
@@ -47,6 +48,7 @@ class LibraryFile:
     kind: str = "driver"
     version: str = ""
     fits: bool | None = None
+    of_node: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +62,12 @@ class GpuFacts:
     loaded. `init_error`: what `cuInit` or the device query `call` returned (0 is success), None
     when it was not reached. `cuda_version` is `cuDriverGetVersion`'s (13000 is 13.0), `driver` the
     kernel module's text. `probe_problem`: why the probing child gave no whole answer (deadline in
-    seconds, signal, garbage); `call` is then the one that it hangs or died in. `libraries`: the
-    driver's libraries as they lie on the loader's path, one of each name, none of a name that is
-    missing. `asked`: variables by which a launcher grants devices (NVIDIA_VISIBLE_DEVICES,
-    SLURM_JOB_GPUS, ...). `architectures` are those of torch's wheel (`sm_90`), empty where unknown
-    or where no device was found, and `architectures_source` who says so.
+    seconds, signal, garbage); `call` is then the one that it hangs or died in. `start_errno`: the
+    number of why that child could not start at all, 0 where it did. `libraries`: the driver's
+    libraries as they lie on the loader's path, one of each name, none of a name that is missing.
+    `asked`: variables by which a launcher grants devices (NVIDIA_VISIBLE_DEVICES, SLURM_JOB_GPUS,
+    ...). `architectures` are those of torch's wheel (`sm_90`), empty where unknown or where no
+    device was found, and `architectures_source` who says so.
     """
 
     device_files: tuple[str, ...] = ()
@@ -85,6 +88,7 @@ class GpuFacts:
     architectures: tuple[str, ...] = ()
     architectures_source: str = ""
     unopenable: Mapping[str, int] = field(default_factory=dict)
+    start_errno: int = 0
 
     def board_of(self, device: DeviceFacts) -> BoardFacts | None:
         """The physical board of a CUDA device, by UUID or PCI id and never by index."""

@@ -11,7 +11,9 @@ import pwd
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
+from app.facts.disk import NETWORK
 from app.facts.job_target import JobTargetFacts
 from app.facts.node import AccountFacts, ClockFacts, LimitFacts, MachineFacts, SharedMemoryFacts
 from app.facts.packages import PackagesFacts
@@ -19,23 +21,9 @@ from app.facts.surroundings import Surroundings
 from app.facts.toolchain import ToolchainFacts
 from app.profiles import GIB, Profile
 
-# Types of file systems whose files lie on another machine.
-_NETWORK = frozenset(
-    (
-        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "lustre", "gpfs", "beegfs", "afs"),
-        *("wekafs", "pvfs2", "orangefs", "glusterfs", "ocfs2", "gfs2", "virtiofs", "panfs", "vast"),
-        *(
-            "fuse.glusterfs",
-            "fuse.sshfs",
-            "fuse.ceph",
-            "fuse.ceph-fuse",
-            "fuse.s3fs",
-            "fuse.goofys",
-        ),
-        *("fuse.gcsfuse", "fuse.juicefs", "fuse.rclone", "fuse.blobfuse2", "fuse.mount-s3"),
-    )
-)
 _TRUE = frozenset({"1", "ON", "YES", "TRUE"})  # as the hub's client reads a switch
+# Unsloth's 4-bit Gemma 3n E2B is about 8 GB, and the hub writes a shard before it names it.
+ROOM_FOR_MODEL = 12 * GIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +119,22 @@ def expand(path: str, environ: Mapping[str, str]) -> str:
         if home is None:
             home = account_home(os.getuid()) or "~"
         path = (home.rstrip("/") + slash + rest) or "/"
+    elif head.startswith("~"):
+        home = _home_of(head[1:])
+        path = path if home is None else (home.rstrip("/") + slash + rest) or "/"
     return re.sub(
         r"\$(?:(\w+)|\{([^}]*)\})",
         lambda found: environ.get(found[1] or found[2] or "", found[0]),
         path,
     )
+
+
+def _home_of(name: str) -> str | None:
+    """The home folder of an account by its name."""
+    try:
+        return pwd.getpwnam(name).pw_dir
+    except (KeyError, ValueError):  # a NUL byte
+        return None
 
 
 def size(n_bytes: int | None) -> str:
@@ -175,7 +174,7 @@ class FolderFacts:
     @property
     def on_network(self) -> bool:
         """Whether other machines can write there too, and a server has to answer."""
-        return self.file_system in _NETWORK
+        return self.file_system in NETWORK
 
     @property
     def on_fuse(self) -> bool:
@@ -198,6 +197,15 @@ class MemoryFacts:
     swap_bytes: int | None = None  # free swap of the machine; not part of `available_bytes`
 
 
+class ModelAt(StrEnum):
+    """Where the model lies. What is wrong with the way to the hub matters only where it is used."""
+
+    UNTOLD = "untold"  # not looked at: nothing is wrong, or the model is the rehearsal
+    FOLDER = "folder"
+    CACHE = "cache"  # whole, in the hub's cache
+    HUB = "hub"  # there, if anywhere: the cache has it not, or not whole
+
+
 @dataclass(frozen=True, slots=True)
 class HostFacts:
     """The node and the account, and the job's target as its files show it, where one is asked."""
@@ -215,6 +223,24 @@ class HostFacts:
     job: JobTargetFacts | None = None
     toolchain: ToolchainFacts | None = None
     packages: PackagesFacts | None = None
+    model_at: ModelAt = ModelAt.UNTOLD
+
+    @property
+    def hub(self) -> FolderFacts:
+        """The hub's cache."""
+        return self.caches[0]
+
+    @property
+    def hub_doubtful(self) -> bool:
+        """Whether something is amiss that does no harm where nothing is fetched."""
+        room = self.hub.free_bytes
+        return (
+            any(each.problem for each in self.surroundings.proxies)
+            or any(each.problem for each in self.surroundings.trust)
+            or self.clock.now < self.clock.built
+            or bool(self.hub.problem)
+            or (room is not None and room < ROOM_FOR_MODEL)
+        )
 
 
 def offline_variable(environ: Mapping[str, str]) -> str | None:

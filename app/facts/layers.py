@@ -47,6 +47,11 @@ _KIND_OF_LEAF: dict[str, KindT] = {
 }
 
 
+def unnumbered(name: str) -> str:
+    """The path with 0 for every number: one for all layers of a kind."""
+    return _NUMBER.sub(".0", name)
+
+
 def in_stack(name: str) -> bool:
     """Whether the path goes through a numbered layer, like `layers.3.` or `blocks.0.`."""
     return _NUMBER.search(name) is not None
@@ -54,7 +59,7 @@ def in_stack(name: str) -> bool:
 
 def component(name: str) -> ComponentT:
     """The part of the model. Audio first, then joints, towers, language; the rest is other."""
-    return _component(_NUMBER.sub(".0", name))
+    return _component(unnumbered(name))
 
 
 @lru_cache(maxsize=4096)
@@ -99,7 +104,7 @@ def kind(name: str, *, beside_experts: bool = False) -> KindT:
     `beside_experts` says that the module's parent also holds routed experts; a leaf `gate` there
     is a router, which must not train (unsloth#3690: it overflows).
     """
-    return _kind(_NUMBER.sub(".0", name), beside_experts=beside_experts)
+    return _kind(unnumbered(name), beside_experts=beside_experts)
 
 
 @lru_cache(maxsize=4096)

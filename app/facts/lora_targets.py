@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from app.facts import layers
 from app.facts.adapter import Asked, ComponentT, KindT, Projection
@@ -72,6 +73,21 @@ def find_targets(checkpoint: CheckpointFacts, *, load_in_4bit: bool) -> Targets:
     )
 
 
+@lru_cache(maxsize=4096)
+def _place(plain: str, *, beside_experts: bool) -> tuple[ComponentT, KindT, bool]:
+    """Part of the model, kind, and whether in a layer: alike for all numbers of a name."""
+    component: ComponentT = layers.component(plain)
+    kind: KindT = layers.kind(plain, beside_experts=beside_experts)
+    if kind == "other" and plain.rpartition(".")[2] in ("gate", "router"):
+        component = "other"  # a router, and nothing that is unsure
+    return component, kind, layers.in_stack(plain)
+
+
+@lru_cache(maxsize=4096)
+def _may_be_linear(leaf: str) -> bool:
+    return _NO_LINEAR.search(leaf) is None
+
+
 class _Reader:
     """What holds for all tensors of one file."""
 
@@ -116,8 +132,7 @@ class _Reader:
     def _is_linear(self, header: TensorHeader) -> bool:
         if not header.name.endswith(_WEIGHT) or len(header.shape) != _MATRIX:
             return False
-        leaf = header.name.removesuffix(_WEIGHT).rpartition(".")[2]
-        return _NO_LINEAR.search(leaf) is None
+        return _may_be_linear(header.name.removesuffix(_WEIGHT).rpartition(".")[2])
 
     def _is_built(self, name: str) -> bool:
         """transformers 5 builds no k and v on the layers that share another layer's."""
@@ -134,12 +149,9 @@ class _Reader:
         sides = self._sides(header, packed=packed)
         if sides is not None:
             self.features[name] = (sides[1], sides[0])
-        parent = name.rpartition(".")[0]
-        component: ComponentT = layers.component(name)
-        kind: KindT = layers.kind(name, beside_experts=parent in self._beside_experts)
-        if kind == "other" and name.rpartition(".")[2] in ("gate", "router"):
-            component = "other"  # a router, and nothing that is unsure
-        return Projection(name, component, kind, layers.in_stack(name), packed=packed)
+        beside = name.rpartition(".")[0] in self._beside_experts
+        component, kind, in_stack = _place(layers.unnumbered(name), beside_experts=beside)
+        return Projection(name, component, kind, in_stack, packed=packed)
 
     def _sides(self, header: TensorHeader, *, packed: bool) -> tuple[int, ...] | None:
         """A packed weight's own shape stands in its quant state."""

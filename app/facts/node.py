@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# On 2 processors a rehearsal that had 4 left at this point died for want of a thread, one with 6
+# passed.
+_LEAST_TASKS = 5
+
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
@@ -58,6 +62,11 @@ class LimitFacts:
     tasks_left: int | None = None
     tasks_by: str = ""
     resources: tuple[tuple[str, int | None], ...] = ()
+
+    @property
+    def no_tasks(self) -> bool:
+        """Whether not even the imports of the stack get the threads that they start."""
+        return self.tasks_left is not None and self.tasks_left < _LEAST_TASKS
 
     def resource(self, name: str) -> int | None:
         """A soft limit; None where it is unlimited or was not read."""

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.facts.checkpoint import CheckpointFacts
+from app.facts.checkpoint import CheckpointFacts, TensorHeader
 from app.facts.layers import component
 
 # The first number of a path is the layer; names of the stacks over the families.
@@ -20,46 +20,66 @@ _HIDDEN = ("hidden_size", "n_embd", "d_model")
 _OWN_ROWS = ("embedding_size", "padded_vocab", "pad_vocab", "vocab_size_multiple")
 _OWN_COLUMNS = re.compile(r"emb\w*_(?:dim|size)|embd_dim")
 _MORE_LAYERS = re.compile(r"nextn|mtp|predict")
-# Keys of families whose layers are of several kinds.
+# Keys of families whose layers are of several kinds, and those of them that tell of none.
 _UNLIKE = re.compile(
     r"block|layer_type|pattern|cross|skip|shar|_layers$|_layer_|interval|hybrid|moe"
 )
-_SAME = frozenset(("num_hidden_layers", "n_layer", "num_layers", "n_layers", "max_window_layers"))
+_SAME = frozenset((*_COUNTS, "max_window_layers", "layer_types", "sliding_window_pattern"))
+_KINDS = "layer_types"  # one kind a layer
+_PAIR = 2  # layers of which each can tell what the other lacks
 _MATRIX = 2  # dimensions
 # Rows that a class adds by itself (Mllama 8 for images, Moshi 1).
-_EXTRA_ROWS = 8
+EXTRA_ROWS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """The numbered layers of the language model: number -> name within the layer -> weight.
+
+    `path` is the stack's own (`model.layers`); only names that end in `.weight` are in it.
+    """
+
+    path: str
+    held: Mapping[int, Mapping[str, TensorHeader]]
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The language model's layers: how many the configuration says, how many the file has."""
+    """How many layers the configuration says, and how many the file has.
+
+    `recounted`: another number of layers in the configuration is what the file has.
+    `extra_known`: the configuration speaks of layers beyond the count. `extra_alike`: the last
+    layer of the file has the weights that the one before it has. `gaps` are weights that one layer
+    lacks and all others of its kind have.
+    """
 
     wanted: int
     held: int
     absent: tuple[int, ...] = ()
-    extra_known: bool = False  # the configuration speaks of layers beyond the count
-    gaps: tuple[str, ...] = ()  # weights that one layer lacks and all others have
+    recounted: bool = False
+    extra_known: bool = False
+    extra_alike: bool = False
+    gaps: tuple[str, ...] = ()
 
     @property
     def doubt(self) -> bool:
-        """Other than said, and still possible.
-
-        One more may predict further tokens; a family may run each of its layers several times
-        (LongCat Flash, HRM) and count the runs.
-        """
-        more = self.held == self.wanted + 1 and not self.extra_known
-        return more or (bool(self.absent) and not self.short)
+        """One more than said, which may predict further tokens: it has weights for that."""
+        return self.held == self.wanted + 1 and not self.extra_known and not self.extra_alike
 
     @property
     def short(self) -> bool:
-        """Layers are missing: some in the middle, or so many that no family counts that way."""
+        """Layers are missing.
+
+        A family may run each of its layers several times and count the runs (LongCat Flash, HRM):
+        it then says elsewhere how many there are.
+        """
         last = tuple(range(self.held, self.wanted))
-        return bool(self.absent) and (self.absent != last or self.wanted % self.held != 0)
+        return bool(self.absent) and not (self.recounted and self.absent == last)
 
     @property
     def surplus(self) -> bool:
         """More than said, beyond what any family adds."""
-        return self.held > self.wanted + 1 and not self.extra_known
+        return self.held > self.wanted and not self.extra_known and not self.doubt
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,32 +98,59 @@ def text_tables(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, A
         yield "text_config.", text
 
 
-def language_stack(facts: CheckpointFacts) -> Stack | None:
+def text_table(facts: CheckpointFacts) -> Mapping[str, Any]:
+    """Of a model with parts only the text model's own part counts."""
+    text = facts.config.get("text_config")
+    return text if isinstance(text, Mapping) else facts.config
+
+
+def hidden_size(table: Mapping[str, Any]) -> int | None:
+    """The width of the language model, where the table says one."""
+    return _number(table, _HIDDEN)
+
+
+def in_layer(name: str) -> bool:
+    """Whether a tensor belongs to a numbered layer."""
+    return _LAYER.search(name) is not None
+
+
+def language_layers(facts: CheckpointFacts) -> Layers | None:
     """The stack of numbered layers of the language model; None where none is known for sure."""
-    table = _text_table(facts)
-    wanted = _number(table, _COUNTS)
+    wanted = _number(text_table(facts), _COUNTS)
     if wanted is None or facts.config.get("is_encoder_decoder") is True:
         return None
-    stacks: defaultdict[str, defaultdict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+    stacks: defaultdict[str, defaultdict[int, dict[str, TensorHeader]]] = defaultdict(
+        lambda: defaultdict(dict)
+    )
     for header in facts.tensors:
         # Every layer has a weight, and what stands beside packed ones would only cost time.
         found = _LAYER.search(header.name) if header.name.endswith(".weight") else None
         if found and component(header.name) == "language":
             stack = header.name[: found.start(1) - 1]
-            stacks[stack][int(found[1])].add(header.name[found.end() :])
-    if not stacks:
-        return None
+            stacks[stack][int(found[1])][header.name[found.end() :]] = header
     # A tower may have a stack of its own under a name that tells nothing (Video-LLaVA).
     fitting = [each for each, held in stacks.items() if _counts_to(wanted, held)]
-    if len(stacks) > 1 and not fitting:
+    if not stacks or (len(stacks) > 1 and len(fitting) != 1):
         return None
     name = fitting[0] if fitting else next(iter(stacks))
-    held = set(stacks[name])
-    absent = tuple(sorted(set(range(wanted)) - held)) if wanted < 10**5 else ()
-    extra = any(_MORE_LAYERS.search(key) for key in table)
+    return Layers(name, stacks[name])
+
+
+def language_stack(facts: CheckpointFacts, layers: Layers) -> Stack:
+    """How these layers agree with what the configuration says of them."""
+    table, held = text_table(facts), layers.held
+    wanted = _number(table, _COUNTS) or 0
+    n_held = max(held) + 1
     alike = not any(_UNLIKE.search(key) for key in table if key not in _SAME)
-    gaps = tuple(_gaps(name, stacks[name])) if alike and _counts_to(wanted, held) else ()
-    return Stack(wanted, max(held) + 1, absent, extra, gaps)
+    return Stack(
+        wanted,
+        n_held,
+        absent=tuple(sorted(set(range(wanted)) - set(held))) if wanted < 10**5 else (),
+        recounted=any(table[key] == n_held for key in table if "layers" in key),
+        extra_known=any(_MORE_LAYERS.search(key) for key in table),
+        extra_alike=held[n_held - 1].keys() == held.get(n_held - 2, {}).keys(),
+        gaps=tuple(_gaps(layers, table)) if alike and _counts_to(wanted, held) else (),
+    )
 
 
 def _counts_to(wanted: int, held: Collection[int]) -> bool:
@@ -111,16 +158,30 @@ def _counts_to(wanted: int, held: Collection[int]) -> bool:
     return len(held) == wanted and max(held) < wanted
 
 
-def _gaps(name: str, layers: Mapping[int, set[str]]) -> Iterator[str]:
-    """Weights that a single layer within the stack lacks, where all others have them.
+def _gaps(layers: Layers, table: Mapping[str, Any]) -> Iterator[str]:
+    """Weights that a single layer lacks, where all others of its kind have them."""
+    said = table.get(_KINDS)
+    kinds = said if isinstance(said, list) and len(said) == len(layers.held) else None
+    groups: defaultdict[str, list[int]] = defaultdict(list)
+    for number in sorted(layers.held):
+        groups[str(kinds[number]) if kinds else ""].append(number)
+    for numbers in groups.values():
+        if len(numbers) < _PAIR:
+            continue
+        counts = Counter(weight for number in numbers for weight in layers.held[number])
+        common = {weight for weight, n in counts.items() if n == len(numbers) - 1}
+        everywhere = {weight for weight, n in counts.items() if n == len(numbers)}
+        for number in numbers if common else ():
+            mine = layers.held[number].keys()
+            # A layer of another kind has weights of its own in the place of those that it lacks.
+            for weight in sorted(common - mine) if mine <= common | everywhere else ():
+                # A sound first layer may have one norm less (ModernBERT) or more (RWKV).
+                if not _is_norm(weight) or (number and len(numbers) > _PAIR):
+                    yield f"{layers.path}.{number}.{weight}"
 
-    First and last layers differ in sound families (DeepSeek's first is no mixture of experts).
-    """
-    counts = Counter(weight for weights in layers.values() for weight in weights)
-    common = {w for w, n in counts.items() if n == len(layers) - 1 and w.endswith(".weight")}
-    for number in sorted(layers)[1:-1]:
-        for weight in sorted(common - layers[number]):
-            yield f"{name}.{number}.{weight}"
+
+def _is_norm(weight: str) -> bool:
+    return "norm" in weight or "ln" in weight
 
 
 def token_embeddings(facts: CheckpointFacts) -> Embeddings | None:
@@ -136,24 +197,18 @@ def token_embeddings(facts: CheckpointFacts) -> Embeddings | None:
     if len(found) != 1:
         return None
     (rows, columns) = shape = next(iter(found))
-    table = _text_table(facts)
+    table = text_table(facts)
     problems = []
     vocabulary = _number(table, ("vocab_size",))
     own_rows = any(mark in key for key in table for mark in _OWN_ROWS)
     extra = rows - (vocabulary or 0)
-    if vocabulary is not None and not own_rows and not 0 <= extra <= _EXTRA_ROWS:
+    if vocabulary is not None and not own_rows and not 0 <= extra <= EXTRA_ROWS:
         problems.append(f"config.json says {vocabulary} tokens, and the embeddings have {rows}")
-    hidden = _number(table, _HIDDEN)
+    hidden = hidden_size(table)
     own_columns = any(_OWN_COLUMNS.search(key) for key in table)
     if hidden is not None and hidden != columns and not own_columns:
         problems.append(f"config.json says {hidden} hidden units, the embeddings have {columns}")
     return Embeddings(shape, tuple(problems))
-
-
-def _text_table(facts: CheckpointFacts) -> Mapping[str, Any]:
-    """Of a model with parts only the text model's own part counts."""
-    text = facts.config.get("text_config")
-    return text if isinstance(text, Mapping) else facts.config
 
 
 def _number(table: Mapping[str, Any], keys: tuple[str, ...]) -> int | None:

@@ -33,7 +33,9 @@ class ProxyFacts:
 
 @dataclass(frozen=True, slots=True)
 class TrustFacts:
-    """A file or folder of certificates that a variable names. `problem` is empty when it is good.
+    """A file or folder of certificates, or of keys, that a variable names.
+
+    `problem` is empty when it is good.
 
     `clients` are those that read the variable, as words.
     """
@@ -49,7 +51,8 @@ class Surroundings:
     """What the environment says to the libraries of the stack, besides settings and folders.
 
     `missing_preloads` are libraries of LD_PRELOAD that are not there. `unknown_logs` are names in
-    TORCH_LOGS that the installed torch does not know.
+    TORCH_LOGS that the installed torch does not know, `log_file_problem` is why torch cannot open
+    the file that TORCH_LOGS_OUT names.
     `offline` is the variable that forbids the network, if any.
     """
 
@@ -58,4 +61,5 @@ class Surroundings:
     trust: tuple[TrustFacts, ...] = ()
     missing_preloads: tuple[str, ...] = ()
     unknown_logs: tuple[str, ...] = ()
+    log_file_problem: str = ""
     offline: str | None = None

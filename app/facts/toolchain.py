@@ -95,13 +95,15 @@ class ToolchainFacts:
     """What came out of compiling a file as Triton would.
 
     `skipped` says why nothing was tried. `compiler` is what Triton would run, empty where it finds
-    none; `from_variable` whether CC has named it. `temporary` and `errno` tell of a temporary
-    folder that takes no file. `deadline_s` is the time that all attempts had together.
+    none; `from_variable` whether CC has named it. `path_lacks` says what is wrong with PATH where
+    it leads to no compiler though there is one. `temporary` and `errno` tell of a temporary folder
+    that takes no file. `deadline_s` is the time that all attempts had together.
     """
 
     skipped: str = ""
     compiler: str = ""
     from_variable: bool = False
+    path_lacks: str = ""
     include: str = ""
     python_h: bool = False
     attempts: Attempts = field(default_factory=Attempts)

@@ -73,8 +73,8 @@ def doubted(failure: Finding, asked: str, path: Path) -> Finding:
     shown = one_line(str(path.absolute()), 200)
     return replace(
         failure,
-        reason=f"there is no folder {shown}, so {asked} is taken for a name of the hub: "
-        f"{failure.reason}",
+        reason=f"{failure.reason} ({asked} is taken for a name of the hub: there is no folder "
+        f"{shown})",
         next_step=f"{failure.next_step}; for a folder, mount it there or give its whole path in "
         "BOOT_BASE_MODEL_ID",
     )

@@ -13,6 +13,8 @@ from app.probes.weights import WeightChoice, read_json
 
 _GENERATION = "generation_config.json"
 _CONFIG = "config.json"
+_ADAPTER = "adapter_config.json"
+_SNAPSHOTS = "snapshots"  # of a repository's folder in the hub's cache, one a revision
 _MOST_FOLDERS = 100  # looked into, where the folder itself is no model
 
 
@@ -27,6 +29,7 @@ def read_beside(
         families=None if choice.config.problem else read_families(choice.config.data),
         generation=found.data if found is not None else {},
         nested=tuple(_nested(folder, names)) if choice.config.problem else (),
+        adapter_base=_adapter_base(folder, names),
         pickled=pickled,
     )
     return beside, tensors
@@ -34,6 +37,23 @@ def read_beside(
 
 def _nested(folder: Path, names: tuple[str, ...]) -> Iterator[str]:
     """Folders one level deeper that hold a configuration: the model may be there."""
-    for name in names[:_MOST_FOLDERS]:
-        if (folder / name / _CONFIG).is_file():
+    looked = names[:_MOST_FOLDERS]
+    if _SNAPSHOTS in names:
+        try:
+            revisions = sorted(path.name for path in (folder / _SNAPSHOTS).iterdir())
+        except OSError:  # then nothing is known of them
+            revisions = []
+        looked = (*looked, *(f"{_SNAPSHOTS}/{name}" for name in revisions[:_MOST_FOLDERS]))
+    for name in looked:
+        try:
+            held = (folder / name / _CONFIG).is_file()
+        except OSError:  # a folder that this uid may not enter, such as a disk's lost+found
+            held = False
+        if held:
             yield name
+
+
+def _adapter_base(folder: Path, names: tuple[str, ...]) -> str:
+    found = read_json(folder / _ADAPTER).data if _ADAPTER in names else {}
+    base = found.get("base_model_name_or_path")
+    return base if isinstance(base, str) else ""

@@ -7,11 +7,13 @@ What each client reads was tried with httpx 0.28 (the hub's), hf-xet 1.8 (its tr
 from __future__ import annotations
 
 import base64
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from app.facts.surroundings import TrustFacts
+from app.facts.words import one_line
 
 _CLIENTS = {
     "SSL_CERT_FILE": "the hub's client",
@@ -19,6 +21,7 @@ _CLIENTS = {
     "REQUESTS_CA_BUNDLE": "requests",
     "CURL_CA_BUNDLE": "requests",
 }
+_KEYS = "SSLKEYLOGFILE"  # Python's ssl opens it whenever a client is made
 # All authorities that browsers trust take 0.2 MB; nobody means a file a hundred times that size.
 _LARGEST = 32 * 2**20
 _BLOCK = re.compile(
@@ -40,7 +43,26 @@ def trust_facts(environ: Mapping[str, str]) -> tuple[TrustFacts, ...]:
         folder = variable == "SSL_CERT_DIR" or (clients == "requests" and Path(value).is_dir())
         problem = _folder_problem(value) if folder else file_problem(Path(value))
         found.append(TrustFacts(variable, value, clients, problem))
+    keys = environ.get(_KEYS)
+    if keys and (problem := append_problem(keys)):
+        found.append(TrustFacts(_KEYS, keys, "the hub's client", problem))
     return tuple(found)
+
+
+def append_problem(name: str | None) -> str:
+    """Why a program cannot add to a file of that name; empty where it can. Nothing is written."""
+    if name is None:
+        return ""
+    try:
+        path = Path(name).absolute()
+        if path.is_dir() or not name:
+            return "it is no file"
+        there = path if path.exists() else path.parent
+        if not there.exists():
+            return f"there is no folder {one_line(str(there))}"
+        return "" if os.access(there, os.W_OK) else f"{one_line(str(there))} cannot be written"
+    except (OSError, ValueError) as error:
+        return getattr(error, "strerror", None) or str(error)
 
 
 def file_problem(path: Path) -> str:

@@ -52,8 +52,9 @@ def value_of(path: Path, name: str) -> int | None:
     """The number after a name in a file of `name number` lines; None where there is none."""
     for line in text_of(path).splitlines():
         key, _, value = line.partition(" ")
-        if key == name and value.strip().isdigit():
-            return int(value)
+        number = value.strip()
+        if key == name and number.isascii() and number.isdigit():
+            return int(number)
     return None
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from app.facts.toolchain import Attempt, Ended
 from app.facts.words import one_line, signal_name
-from app.probes.elf import ElfError, ElfFile
+from app.probes.elf import ElfError, ElfFile, own_machine
 
 _LARGEST_FILE = 16 * 1024 * 1024  # bytes that the compiler may write to any file
 _LONGEST_TALK = 64 * 1024
@@ -80,13 +80,13 @@ class CompilerRun:
     def _useless(self) -> str:
         """Why this process could not load what was written; empty where it could."""
         try:
-            with ElfFile(self._output) as made, ElfFile(Path("/proc/self/exe")) as own:
-                same = made.machine == own.machine
+            with ElfFile(self._output) as made:
+                machine = made.machine
         except FileNotFoundError:
             return "it wrote nothing"
         except (OSError, ElfError) as error:
             return f"it wrote no library: {error}"
-        return "" if same else "it makes code for another machine"
+        return "" if own_machine() in (machine, None) else "it makes code for another machine"
 
     def _telling_line(self) -> str:
         """The first line that names an error, else the last: compilers end in a summary."""

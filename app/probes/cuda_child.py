@@ -17,6 +17,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -194,6 +195,7 @@ def ask(answer: _Answer, devices: Path) -> None:
 def _die_with(parent: int) -> bool:
     """The kernel kills this process when its parent ends; False when that has happened."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash would leave the environment in it
     return os.getppid() == parent
 
 

@@ -7,7 +7,7 @@ started by a thread that ends before it.
 from __future__ import annotations
 
 import contextlib
-import json
+import errno
 import os
 import selectors
 import signal
@@ -15,16 +15,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
+from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import TypeAdapter, ValidationError
 
 from app.facts.board import NvmlFacts
-from app.facts.gpu import DeviceFacts
-from app.facts.words import one_line, signal_name
+from app.facts.words import signal_name
 from app.probes import cuda_child, nvml_child
+from app.probes.driver_answers import CudaAnswer, told_by
 
 # 16 boards tell some 80 lines of 60 bytes each, and 64 processes of 60 bytes.
 _MAX_BYTES = 1024**2
@@ -36,25 +34,6 @@ _LAST_LINE = b'{"done": true}\n'
 # NVML's share of the deadline: when it hangs, time is left for CUDA, which waits for it.
 _NVML_SHARE = 2 / 3
 
-AnswerT = TypeVar("AnswerT")
-
-
-@dataclass(frozen=True)
-class CudaAnswer:
-    """What `app.probes.cuda_child` told; the fields of `app.facts.gpu.GpuFacts`, and of memory."""
-
-    libcuda: str = ""
-    load_error: str = ""
-    cuda_version: int | None = None
-    call: str = ""
-    init_error: int | None = None
-    n_devices: int | None = None
-    devices: tuple[DeviceFacts, ...] = ()
-    unopenable: Mapping[str, int] = field(default_factory=dict)
-    free_bytes: int | None = None
-    context_error: int = 0
-    problem: str = ""
-
 
 def ask_driver(
     environ: Mapping[str, str],
@@ -65,35 +44,55 @@ def ask_driver(
     with_nvml: bool = True,
 ) -> tuple[CudaAnswer, NvmlFacts | None]:
     """Ask CUDA and NVML at the same time; NVML's is None where it was not asked."""
-    # -I -S: neither the user's modules nor site-packages, which start slowly and can break;
-    # nvidia-ml-py lies in the latter.
-    cuda = _Child(["-I", "-S", "-B", cuda_child.__file__], devices, environ, deadline_s)
+    cuda = _Child(cuda_child.__file__, [str(devices)], environ, deadline_s)
     nvml = None
     if with_nvml:
-        nvml = _Child(["-I", "-B", nvml_child.__file__], proc, environ, deadline_s * _NVML_SHARE)
+        about = [str(proc), _folder_of("pynvml")]
+        nvml = _Child(nvml_child.__file__, about, environ, deadline_s * _NVML_SHARE)
     try:
         _listen(cuda, nvml)
     finally:
         for child in filter(None, (cuda, nvml)):
             child.end()
-    told = told_by(nvml.output, nvml.problem, NvmlFacts, "board", "boards") if nvml else None
-    return told_by(cuda.output, cuda.problem, CudaAnswer, "device", "devices"), told
+    told = told_by(cuda.output, cuda.problem, CudaAnswer, "device", "devices")
+    told = replace(told, start_errno=cuda.start_errno)
+    if nvml is None:
+        return told, None
+    nvml_told = told_by(nvml.output, nvml.problem, NvmlFacts, "board", "boards")
+    return told, replace(nvml_told, start_errno=nvml.start_errno)
+
+
+def _folder_of(module: str) -> str:
+    """Where a module would be imported from; empty where it would not."""
+    try:
+        spec = PathFinder.find_spec(module)
+    except (ImportError, OSError, ValueError):
+        return ""
+    if spec is None or not spec.origin:
+        return ""
+    path = Path(spec.origin)
+    return str(path.parent.parent if path.name.startswith("__init__.") else path.parent)
 
 
 class _Child:
-    """A process that tells lines of JSON. `problem` says why it did not tell all."""
+    """A process that tells lines of JSON. `problem` says why it did not tell all.
+
+    `start_errno` is the number of why it could not even start, 0 where it did.
+    """
 
     def __init__(
-        self, program: Sequence[str], folder: Path, environ: Mapping[str, str], deadline_s: float
+        self, program: str, about: Sequence[str], environ: Mapping[str, str], deadline_s: float
     ) -> None:
         self.output = b""
         self.problem = ""
+        self.start_errno = 0
         self.deadline_s = deadline_s
         self.end_at = time.monotonic() + deadline_s
         self.process: subprocess.Popen[bytes] | None = None
         try:
             self.process = subprocess.Popen(
-                [sys.executable, *program, str(os.getpid()), str(folder)],
+                # Neither the user's modules nor site-packages, which start slowly and can break.
+                [sys.executable, "-I", "-S", "-B", program, str(os.getpid()), *about],
                 env=dict(environ),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -102,6 +101,7 @@ class _Child:
             )
         except (OSError, ValueError) as error:  # ValueError: a NUL in a path or variable
             self.problem = f"the probing process could not start: {error}"
+            self.start_errno = getattr(error, "errno", None) or errno.EINVAL
 
     @property
     def runs(self) -> bool:
@@ -203,43 +203,3 @@ def _listen(cuda: _Child, nvml: _Child | None) -> None:
                     reading.remove(child)
                     closed += [] if silent or child.problem or child.told_all else [child]
             closed = [child for child in closed if not child.left() and not child.late()]
-
-
-def told_by(output: bytes, problem: str, kind: type[AnswerT], one: str, many: str) -> AnswerT:
-    """The lines of a child as one value; lines of `one` are gathered as `many`.
-
-    `problem` is why there may be no more of them. Anything may have come: what is none of ours is
-    a problem too, and then nothing else is believed.
-    """
-    told: dict[str, Any] = {many: []}
-    try:
-        for line in output.splitlines(keepends=True):
-            if line.endswith(b"\n"):  # else it was cut
-                _add(told, json.loads(line, parse_constant=_no_number), one, many)
-        done = bool(told.pop("done", False))
-        if not done and not told.get("problem"):
-            told["problem"] = _where(problem or "the probing process ended early", told.get("call"))
-        text = json.dumps(told, allow_nan=False)
-        return TypeAdapter(kind).validate_json(text, strict=True)
-    except (ValueError, RecursionError, ValidationError):
-        pass
-    text = json.dumps({"problem": problem or "the probing process told what makes no sense"})
-    return TypeAdapter(kind).validate_json(text)
-
-
-def _add(told: dict[str, Any], line: object, one: str, many: str) -> None:
-    if not isinstance(line, dict):
-        raise ValueError("no object")  # noqa: TRY004 - as of JSON that is none
-    if one in line:
-        told[many].append(line.pop(one))
-    if many in line:
-        raise ValueError(f"all {many} at once")
-    told |= line
-
-
-def _no_number(name: str) -> float:
-    raise ValueError(name)
-
-
-def _where(problem: str, call: object) -> str:
-    return f"{problem} (in {one_line(call)})" if isinstance(call, str) and call else problem

@@ -135,9 +135,10 @@ def _described(name: str, path: Path, driver: str, table: tuple[Mount, ...] | No
     version = found[1] if found else ""
     fits = version == driver if version and driver else None
     kind = _kind(path, real)
-    if kind == "driver" and table is not None and _brought(path, real, table, fits):
+    of_node = table is None or _mounted(real, table)
+    if kind == "driver" and not of_node and _brought(path, fits):
         kind = "image"
-    return LibraryFile(name, str(real), kind, version, fits)
+    return LibraryFile(name, str(real), kind, version, fits, of_node)
 
 
 def _kind(path: Path, real: Path) -> str:
@@ -191,13 +192,15 @@ def _in_container(environ: Mapping[str, str], table: tuple[Mount, ...]) -> bool:
     )
 
 
-def _brought(path: Path, real: Path, table: tuple[Mount, ...], fits: bool | None) -> bool:  # noqa: FBT001 - three values
-    """Whether the image has brought the file: it is no mount, and not the node's by its version.
+def _mounted(real: Path, table: tuple[Mount, ...]) -> bool:
+    points = {mount.point for mount in table} - {"/"}
+    return any(str(folder) in points for folder in (real, *real.parents))
+
+
+def _brought(path: Path, fits: bool | None) -> bool:  # noqa: FBT001 - three values
+    """Whether the image has brought a file that is no mount: it is not the node's by its version.
 
     One of the kernel module's version may be mounted in a way that is not seen from inside. A file
     without a version in a folder of its own may be anything: only a system folder tells.
     """
-    points = {mount.point for mount in table} - {"/"}
-    if fits or any(str(folder) in points for folder in (real, *real.parents)):
-        return False
-    return fits is False or str(path.parent) in _FOLDERS
+    return fits is False or (fits is None and str(path.parent) in _FOLDERS)

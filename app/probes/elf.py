@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -211,3 +212,14 @@ def read_library(path: Path) -> Library:
     """
     with ElfFile(path) as file:
         return file.library()
+
+
+def own_machine() -> int | None:
+    """The machine that this process runs code of; None where its program cannot be read."""
+    for program in ("/proc/self/exe", sys.executable):
+        try:
+            with ElfFile(Path(program)) as file:
+                return file.machine
+        except (OSError, ElfError):
+            continue
+    return None

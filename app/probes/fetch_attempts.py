@@ -17,12 +17,15 @@ from app.probes.fetch_progress import Teller
 from app.probes.fetch_run import Attempt, Done, NoRoom
 from app.probes.hub_answer import Cause
 from app.probes.hub_cache import blob_sizes
+from app.probes.hub_steps import UNANSWERED
 
 if TYPE_CHECKING:
     from app.probes.fetch import Request
 
-# In a row without one more file: with the waits between, some 15 s of a hub that refuses.
+# In a row without one more file: with the waits between, some 15 s of a hub that refuses. Within an
+# attempt the client asks again by itself, which takes up to 25 s; after the second is the latest.
 _ATTEMPTS = 5
+_REFUSED_S = 40.0
 _LONGEST_WAIT_S = 30.0
 # Longer than the hub's own window (five minutes): a hub that asks for more is not waited for.
 _LONGEST_ASKED_S = 600.0
@@ -58,8 +61,10 @@ class _Series:
         self._request, self._teller = request, teller
         self.room: RoomFacts | None = None
         self._xet = self._locks = True
+        self._plainly = False
         self._n_idle = 0
         self._n_files = 0
+        self._idle_since = time.monotonic()
 
     def attempt(self) -> Done | Cause | NoRoom:
         """Run one."""
@@ -92,24 +97,29 @@ class _Series:
     def _learn(self, cause: Cause) -> Cause:
         """What the next attempt does otherwise."""
         whole = sum(1 for name in blob_sizes(self._request.base) if "." not in name)
-        self._n_idle = 1 if whole > self._n_files else self._n_idle + 1
+        if whole > self._n_files:
+            self._n_idle, self._idle_since = 0, time.monotonic()
+        self._n_idle += 1
         self._n_files = max(whole, self._n_files)
+        self._plainly = cause.xet and self._xet
         if cause.about == "late":
-            return replace(cause, said=self._late())
+            return self._late(cause)
         if cause.locks and self._locks:
             self._locks = False
-        elif cause.about in {"stall", "died"} or cause.fault is Fault.INTERNAL:
+        elif cause.xet or cause.about in {"stall", "died"} or cause.fault is Fault.INTERNAL:
             self._xet = False
         return cause
 
     def again(self, outcome: Done | Cause | NoRoom) -> bool:
         """Whether another attempt can help.
 
-        A crash is tried once more, without Xet's native code.
+        A crash is tried once more, without Xet's native code, and so is what only Xet's way says: a
+        mirror that has no such service answers anything to it.
         """
         if not isinstance(outcome, Cause) or outcome.about == "late":
             return False
-        return outcome.is_temporary or (outcome.fault is Fault.INTERNAL and self._n_idle <= 1)
+        once = outcome.fault is Fault.INTERNAL and self._n_idle <= 1
+        return outcome.is_temporary or once or self._plainly
 
     def pause(self, state: RetryCallState) -> float:
         """Seconds to wait: what the hub asked for, else longer each time; never all at once."""
@@ -121,11 +131,18 @@ class _Series:
     def enough(self, state: RetryCallState) -> bool:
         """Whether to give up: nothing moves, or the next attempt would come too late."""
         asked = state.upcoming_sleep
+        outcome = state.outcome.result() if state.outcome else None
+        refused = isinstance(outcome, Cause) and outcome.about != "stall"
         return (
             self._n_idle >= _ATTEMPTS
+            or (refused and self._n_idle > 1 and self._idle_for_s > _REFUSED_S)
             or asked > _LONGEST_ASKED_S + 1
             or asked >= self._request.until - time.monotonic()
         )
+
+    @property
+    def _idle_for_s(self) -> float:
+        return time.monotonic() - self._idle_since
 
     def tell(self, state: RetryCallState) -> None:
         """Say why it takes longer."""
@@ -139,5 +156,11 @@ class _Series:
             f"{state.upcoming_sleep:.0f} s{how}"
         )
 
-    def _late(self) -> str:
-        return f"it was not complete at the deadline ({self._request.limit})"
+    def _late(self, cause: Cause) -> Cause:
+        """At the deadline: a hub that has not even listed the files is no slow download."""
+        limit = self._request.limit
+        if self.room is not None:
+            return replace(cause, said=f"it was not complete at the deadline ({limit})")
+        said = f"no answer up to the deadline ({limit})"
+        said += f", the last was HTTP {cause.status}" if cause.status else ""
+        return replace(cause, said=said, step=UNANSWERED)

@@ -21,8 +21,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from app.lifeline import die_with
-from app.probes.hub_answer import Cause, to_json
-from app.probes.hub_cache import COMMIT, DEFAULT_REVISION, repository_folder, unfinished, wanted
+from app.probes.hub_answer import Cause, CauseError, stranger, to_json
+from app.probes.hub_cache import (
+    COMMIT,
+    DEFAULT_REVISION,
+    repository_folder,
+    stays_inside,
+    unfinished,
+    wanted,
+)
+from app.probes.hub_contents import misfit
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -33,6 +41,8 @@ if TYPE_CHECKING:
 _BEAT_S = 0.5
 # No download is silent for a day: what is older was left by a process that was killed.
 _ABANDONED_S = 24 * 3600.0
+# What comes of reading JSON of another shape.
+_ODD = (KeyError, TypeError, AttributeError, RecursionError)
 
 
 class _Events:
@@ -114,6 +124,9 @@ def _work(request: Mapping[str, Any], events: _Events) -> None:
         str(Path(request["cache"]).expanduser().resolve()), request["repository"]
     )
     entries = _listing(api, base, request["repository"], commit)
+    found = misfit(entries, pickles=request["pickles"])
+    if found is not None:
+        raise CauseError(found)
     names = wanted(entries, pickles=request["pickles"])
     events.tell(listing=_described(base, commit, {name: entries[name] for name in names}))
     if sys.stdin.readline().strip() != "go":
@@ -133,15 +146,15 @@ def _work(request: Mapping[str, Any], events: _Events) -> None:
 
 
 def _commit(api: HfApi, request: Mapping[str, Any], *, timeout_s: float) -> str:
-    """Ask which commit it is. Raises the client's errors, ValueError for no hub's answer."""
+    """Ask which commit it is. Raises the client's errors, CauseError for no hub's answer."""
     try:
         info = api.model_info(
             request["repository"], revision=request["revision"], timeout=timeout_s
         )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError("JSON that is no answer of a hub") from error
+    except _ODD as error:
+        raise stranger(error) from error
     if not isinstance(info.sha, str) or not COMMIT.fullmatch(info.sha):
-        raise ValueError("the hub named no commit")
+        raise stranger()
     return info.sha
 
 
@@ -153,7 +166,7 @@ def _has_revision(request: Mapping[str, Any]) -> bool | None:
     api = HfApi(endpoint=request["endpoint"], token=request["token"])
     try:
         _commit(api, {**request, "repository": request["asked"]}, timeout_s=5.0)
-    except (httpx.HTTPError, OSError, ValueError):
+    except (httpx.HTTPError, OSError, ValueError, CauseError):
         return None
     return True
 
@@ -164,7 +177,7 @@ def _listing(api: HfApi, base: Path, repository: str, commit: str) -> dict[str, 
     from huggingface_hub.hf_api import RepoFile
 
     found = read_tree_cache(str(base), commit)
-    if found is not None:
+    if found:  # an empty one is what a hub said that was not well
         return found
     try:
         found = {
@@ -178,9 +191,12 @@ def _listing(api: HfApi, base: Path, repository: str, commit: str) -> dict[str, 
             for file in api.list_repo_tree(repository, recursive=True, revision=commit)
             if isinstance(file, RepoFile)
         }
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError("JSON that is no listing of a hub") from error
-    write_tree_cache(str(base), commit, found)
+    except _ODD as error:
+        raise stranger(error) from error
+    if not all(stays_inside(name) for name in found):
+        raise stranger()
+    if found:
+        write_tree_cache(str(base), commit, found)
     return found
 
 

@@ -14,6 +14,7 @@ from app.probes.hub_cache import INCOMPLETE
 
 _LINE_EVERY_S = 5.0
 _BAR_EVERY_S = 0.5
+_BAR_WIDTH = 30  # columns
 _MB = 1e6
 
 
@@ -168,8 +169,11 @@ class Terminal:
             width = 80
         total = max(1, progress.total_bytes)
         told = f" {decimal(progress.done_bytes)} of {decimal(total)}, {decimal(int(rate))}/s "
-        names = progress.now[: max(0, width - len(told) - 32)]
-        console = Console(width=30, force_terminal=True, color_system="standard")
+        if width <= _BAR_WIDTH + len(told):  # in two lines it could not be drawn over
+            return told.strip()[: width - 1]
+        names = progress.now[: width - _BAR_WIDTH - len(told) - 1]
+        console = Console(width=_BAR_WIDTH, force_terminal=True, color_system="standard")
         with console.capture() as drawn:
-            console.print(ProgressBar(total=total, completed=progress.done_bytes, width=30), end="")
-        return f"{drawn.get().rstrip()}{(told + names)[: max(0, width - 31)]}"
+            bar = ProgressBar(total=total, completed=progress.done_bytes, width=_BAR_WIDTH)
+            console.print(bar, end="")
+        return f"{drawn.get().rstrip()}{told}{names}"

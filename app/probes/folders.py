@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import mmap
 import os
 import secrets
@@ -19,6 +20,8 @@ from app.probes.mounts import Mount, kind_of
 _PROBE = ".bootguard-probe-"
 _STALE_AFTER_S = 600.0  # a probe takes milliseconds
 _PAGE = 4096
+_MOST_LISTED = 2000
+_SHOWN = 400  # characters of a path
 
 
 def probe_folder(folder: Folder, table: tuple[Mount, ...] = ()) -> FolderFacts:
@@ -28,10 +31,10 @@ def probe_folder(folder: Folder, table: tuple[Mount, ...] = ()) -> FolderFacts:
     only in a real write. `table` tells the type of its file system.
     """
     if not Path(folder.path).is_absolute():
-        why = "a literal ~: HOME is unset and this uid has no account" if "~" in folder.path else ""
-        return FolderFacts(folder, f"{folder.path!r} is not an absolute path{why and f' ({why})'}")
+        shown = one_line(repr(folder.path), _SHOWN)
+        return FolderFacts(folder, f"{shown} is not an absolute path{_of_tilde(folder.path)}")
     if not is_utf8(folder.path):
-        shown = one_line(folder.path, 400)
+        shown = one_line(folder.path, _SHOWN)
         return FolderFacts(folder, f"{shown} is no UTF-8, and few libraries can open such a path")
     path = Path(folder.path)
     try:
@@ -41,9 +44,21 @@ def probe_folder(folder: Folder, table: tuple[Mount, ...] = ()) -> FolderFacts:
         number = error.errno if isinstance(error, OSError) else None
         problem = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         where = getattr(error, "filename", None) or folder.path
-        return _with_space(FolderFacts(folder, f"{problem} ({where})", number), path, table)
+        if number == errno.EEXIST and Path(where).is_symlink():  # else mkdir would have had it
+            problem = f"a link to {one_line(str(Path(where).readlink()))}, where nothing is"
+        problem = f"{problem} ({one_line(str(where), _SHOWN)})"
+        return _with_space(FolderFacts(folder, problem, number), path, table)
     facts = FolderFacts(folder, executable=tried.executable, lock_errno=tried.lock_errno)
     return _with_space(facts, path, table)
+
+
+def _of_tilde(path: str) -> str:
+    """Why a `~` is still there, after it was looked up."""
+    if not path.startswith("~"):
+        return ""
+    account = path.partition("/")[0][1:]
+    why = f"no account {one_line(account)}" if account else "HOME is unset, this uid has no account"
+    return f" (a literal ~: {why})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +121,18 @@ def _lock(handle: int) -> int | None:
 
 
 def _clear_stale(folder: Path) -> None:
-    """Remove what killed boots have left; the age keeps it off those that run."""
+    """Remove what killed boots have left; the age keeps it off those that run.
+
+    A shared folder for temporary files can have a million entries, on a slow network disk.
+    """
     oldest = time.time() - _STALE_AFTER_S
-    for left in folder.glob(f"{_PROBE}*"):
-        with contextlib.suppress(OSError):
-            if left.lstat().st_mtime < oldest:
-                left.unlink()
+    # A folder that may be written and not listed is a good one.
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for left in itertools.islice(entries, _MOST_LISTED):
+            if left.name.startswith(_PROBE):
+                with contextlib.suppress(OSError):
+                    if left.stat(follow_symlinks=False).st_mtime < oldest:
+                        Path(left.path).unlink()
 
 
 def _with_space(facts: FolderFacts, path: Path, table: tuple[Mount, ...]) -> FolderFacts:

@@ -11,21 +11,24 @@ from app.facts.board import BoardFacts, NvmlFacts
 from app.facts.gpu import DeviceFacts, GpuFacts
 from app.plan import Plan
 from app.probes import driver_files
-from app.probes.driver_children import CudaAnswer, ask_driver
+from app.probes.driver_answers import CudaAnswer
+from app.probes.driver_children import ask_driver
 from app.probes.wheel import torch_architectures
 
 # A cold driver without persistence mode takes some seconds for its first client; NVIDIA documents
 # no bound. Ten times that is a hang.
 DEADLINE_S = 30.0
 # Of the stage's own deadline, after which nobody is left to name what hangs.
-_SHARE = 0.8
+_SHARE = 0.85
 # An NVSwitch node answers 802 until its fabric manager has trained the links: some minutes at most.
-WINDOW_S, _WINDOW_SHARE = 180.0, 0.7
+WINDOW_S, _WINDOW_SHARE = 180.0, 0.65
 # With a CUDA device that answers already: one GPU needs no fabric, so it gets less of our time.
 _USABLE_WINDOW_S = 30.0
 _FIRST_PAUSE_S, _PAUSE_GROWTH, _LONGEST_PAUSE_S = 1.0, 1.5, 5.0
 _SAY_EVERY_S = 20.0
 _LEAST_S = 0.1  # for a last question, where the stage's deadline leaves nothing
+# A question that got less time than this and was not answered says nothing new.
+_HURRIED_S = 2.0
 
 _NOT_READY = frozenset({802, 919})  # CUDA_ERROR_SYSTEM_NOT_READY, CUDA_ERROR_FABRIC_NOT_READY
 _FABRIC_IN_PROGRESS = 2  # NVML_GPU_FABRIC_STATE_IN_PROGRESS
@@ -76,6 +79,7 @@ def probe_gpu(
         devices=found,
         cuda_version=cuda.cuda_version,
         probe_problem=cuda.problem,
+        start_errno=cuda.start_errno,
         waited_s=waited_s,
         nvml=nvml,
         architectures=architectures,
@@ -112,12 +116,15 @@ def ask_until_ready(
     """
     began = time.monotonic()
     window_s = min(WINDOW_S, limit_s * _WINDOW_SHARE) if limit_s else WINDOW_S
-    nvml, pause_s, asked, say_at = NvmlFacts(), _FIRST_PAUSE_S, 0, began
+    cuda, nvml = CudaAnswer(), NvmlFacts()
+    pause_s, asked, say_at = _FIRST_PAUSE_S, 0, began
     while True:
         left_s = limit_s * _SHARE - (time.monotonic() - began) if limit_s else DEADLINE_S
         # NVML that gave no answer once would take the time of every question.
-        cuda, told = ask(max(_LEAST_S, left_s), not nvml.problem)
-        nvml = told or nvml
+        answer, told = ask(max(_LEAST_S, left_s), not (nvml.problem or nvml.load_error))
+        hurried = asked > 0 and left_s < _HURRIED_S
+        cuda = cuda if hurried and answer.problem else answer
+        nvml = nvml if told is None or (hurried and told.problem) else told
         asked += 1
         why, bound_s = _not_ready(cuda, nvml, window_s)
         spent_s = time.monotonic() - began

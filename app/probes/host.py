@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from app.facts.host import Folder, HostFacts, cache_folders
@@ -31,11 +32,13 @@ def probe_host(plan: Plan, environ: Mapping[str, str], *, limit_s: float = 0.0) 
     report = Folder("report", str(plan.report_dir.absolute()), "BOOT_REPORT_DIR")
     folders = cache_folders(environ, plan.profile)
     table = mounts(_PROC)
-    with compiling(plan, environ, deadline_of(limit_s)) as toolchain:
-        return HostFacts(
+    limits = probe_limits(_PROC)  # before a compiler takes some of what is left
+    none_left = "too few processes can be started, as host.limits says" if limits.no_tasks else ""
+    with compiling(plan, environ, deadline_of(limit_s), why_not=none_left) as toolchain:
+        facts = HostFacts(
             hostname=socket.gethostname(),
             account=account_facts(environ),
-            limits=probe_limits(_PROC),
+            limits=limits,
             clock=clock_facts(),
             report=probe_folder(report, table),
             caches=tuple(probe_folder(folder, table) for folder in folders.all()),
@@ -47,6 +50,11 @@ def probe_host(plan: Plan, environ: Mapping[str, str], *, limit_s: float = 0.0) 
             packages=probe_packages(plan, environ),
             toolchain=toolchain.facts(),  # last: it waits for the compiler
         )
+    if not facts.hub_doubtful:
+        return facts
+    from app.probes.reach import locate_model  # rarely, and it brings Unsloth's tables along
+
+    return replace(facts, model_at=locate_model(plan, environ))
 
 
 def _job(plan: Plan, environ: Mapping[str, str]) -> JobTargetFacts | None:

@@ -32,8 +32,8 @@ _SNAPSHOT = re.compile(r".*/models--(?P<repo>[^/]+)/snapshots/(?P<commit>[0-9a-f
 class Means:
     """What the stage may use: time, and ways to tell how far it is.
 
-    `limit_s` is the stage's deadline, whose setting `limit` names; `terminal` the path of a
-    descriptor that may be a terminal.
+    `limit_s` is the time to the deadline, and `limit` the setting that it comes from; `terminal` is
+    the path of a descriptor that may be a terminal.
     """
 
     limit_s: float = 3600.0
@@ -41,11 +41,23 @@ class Means:
     wait: Callable[[float], None] = time.sleep
     say: Callable[[str], object] = lambda _text: None
     terminal: str | None = None
+    limit: str = ""
+
+    @property
+    def limit_name(self) -> str:
+        """The setting with its value; the stage's own where none is given."""
+        return self.limit or f"BOOT_CACHE_TIMEOUT_S={self.limit_s:g}"
 
     @property
     def allowed_s(self) -> float:
-        """The time to use: the finding must come before the deadline, which kills."""
-        return self.limit_s - min(5.0, 0.1 * self.limit_s) if self.limit_s < NEVER else NEVER
+        """The time to use: the finding must come before the deadline, which kills.
+
+        What is left takes half a second on a node with nothing else to do: a child is ended, and
+        what it began is removed.
+        """
+        if self.limit_s >= NEVER:
+            return NEVER
+        return self.limit_s - min(5.0, max(0.1 * self.limit_s, min(1.0, 0.4 * self.limit_s)))
 
 
 def resolve_model(
@@ -63,7 +75,7 @@ def resolve_model(
         return facts
     if facts.origin == "rehearsal":
         return replace(facts, verified=VerifyFacts(skipped="the rehearsal model is built here"))
-    told = verify.Means(until, means.say)
+    told = verify.Means(until, means.say, means.limit_name.partition("=")[0])
     return replace(facts, verified=verify.verify(facts.folder, facts.files, plan.verify, told))
 
 
@@ -97,7 +109,7 @@ def _found(
         allowed=plan.download == "if-missing",
         offline=offline_variable(environ),
         until=until,
-        limit=f"BOOT_CACHE_TIMEOUT_S={means.limit_s:g}",
+        limit=means.limit_name,
         stall_s=means.stall_s,
         pickles=plan.allow_pickle,
         wait=means.wait,
@@ -109,7 +121,7 @@ def _found(
 
 def _fetched(facts: CacheFacts, got: Fetched, path: Path) -> CacheFacts:
     if got.failure is not None:
-        failure = doubted(got.failure, facts.requested_id, path)
+        failure = got.failure if got.known else doubted(got.failure, facts.requested_id, path)
         return replace(facts, failure=failure, room=got.room)
     found = replace(
         facts,
@@ -118,6 +130,7 @@ def _fetched(facts: CacheFacts, got: Fetched, path: Path) -> CacheFacts:
         downloaded=got.downloaded,
         reason=f"{facts.reason}; {got.reason}",
         room=got.room,
+        whole=got.whole,
     )
     return _with_files(found)
 
@@ -186,11 +199,23 @@ def _with_files(facts: CacheFacts) -> CacheFacts:
         return facts
     try:
         files = list_files(facts.folder)
+        folders = () if files else list_folders(facts.folder)
     except OSError as error:
         return replace(facts, list_problem=error.strerror or str(error), list_errno=error.errno)
     dangling = [entry.name for entry in files if entry.n_bytes is None]
     missing = missing_weights(facts.folder)
-    return replace(facts, files=files, missing=tuple(dict.fromkeys((*missing, *dangling))))
+    missing = tuple(dict.fromkeys((*missing, *dangling)))
+    return replace(facts, files=files, folders=folders, missing=missing)
+
+
+def list_folders(folder: Path) -> tuple[str, ...]:
+    """The folders in a folder, but for the one that a new disk has.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    found = (path for path in folder.iterdir() if path.name != "lost+found")
+    return tuple(sorted(path.name for path in found if in_the_way(path) is None))
 
 
 def list_files(folder: Path) -> tuple[FileEntry, ...]:

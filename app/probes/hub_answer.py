@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from app.facts.words import listed, signal_name
-from app.outcome import Fault, Finding, failed
+from app.facts.words import signal_name
+from app.outcome import Fault
 
-AboutT = Literal["", "repository", "revision", "stall", "late", "died", "wait"]
-_UNAUTHORIZED, _TOO_MANY_REQUESTS = 401, 429
+AboutT = Literal[
+    "", "repository", "revision", "file", "stall", "late", "died", "stranger", "contents"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,9 @@ class Cause:
 
     `names` are the classes of the exceptions, outermost first; `status` the HTTP status; `number`
     the system's. `about` says what the hub does not have, or how the download ended otherwise.
-    `retry_after_s` is what a busy hub asked for. `where` is the code that raised what nobody
-    foresaw. `locks` are the lock files that a stalled download waited for.
+    `retry_after_s` is what a busy hub asked for. `where` is the file that a system call failed on,
+    or the code that raised what nobody foresaw. `locks` are the lock files that a stalled download
+    waited for.
     """
 
     fault: Fault
@@ -38,6 +40,9 @@ class Cause:
     where: str = ""
     locks: tuple[str, ...] = ()
     said: str = ""  # a sentence of ours
+    step: str = ""  # the way out, where it is known with the cause
+    authorized: bool = False  # a token was sent, which the client may have found by itself
+    xet: bool = False  # Xet's way to large files failed, not the plain one
     elsewhere: bool | None = None  # whether the unmapped repository has the missing revision
 
     @property
@@ -56,9 +61,44 @@ class Cause:
         elif self.number:
             head = errno.errorcode.get(self.number, str(self.number))
         else:
-            head = ""
+            head = next((said for name, said in _WORDS.items() if name in self.names), "")
         text = f"{head} ({names})" if head and names else head or names
         return f"{text} in {self.where}" if self.where else text
+
+
+class CauseError(Exception):
+    """Raised where a cause is known already."""
+
+    def __init__(self, cause: Cause) -> None:
+        super().__init__(cause.said)
+        self.cause = cause
+
+
+def stranger(error: BaseException | None = None) -> CauseError:
+    """What answers is JSON, and not what a hub says."""
+    names = (type(error).__name__,) if error is not None else ()
+    said = "the answer is JSON, and not that of a hub"
+    return CauseError(Cause(Fault.CONFIG, names, about="stranger", said=said))
+
+
+# What a class of exceptions means, the most telling first.
+_WORDS: Mapping[str, str] = {
+    "SSLCertVerificationError": "its certificate is not trusted here",
+    "SSLError": "it cannot be spoken to by TLS",
+    "ProxyError": "the proxy did not pass it on",
+    "gaierror": "its name is not known (DNS)",
+    "InvalidURL": "its address is none",
+    "UnsupportedProtocol": "its address has no http:// or https://",
+    "JSONDecodeError": "it answers with something that is not the hub's JSON (a page?)",
+    "FileMetadataError": "it answers without the hub's headers (a page?)",
+    "TooManyRedirects": "it redirects in a ring",
+    "DecodingError": "its answer cannot be decompressed",
+    "RemoteProtocolError": "the connection ended in the middle of an answer, or spoke no HTTP",
+    "ReadTimeout": "no answer in time",
+    "ConnectTimeout": "no answer in time",
+    "ConnectError": "no connection",
+    "RecursionError": "its answer is nested too deeply",
+}
 
 
 def to_json(cause: Cause) -> dict[str, Any]:
@@ -90,74 +130,3 @@ def death_of(code: int) -> Cause:
     fault = _SIGNALS.get(-code, Fault.INTERNAL)
     said = f"the downloading process was ended by {signal_name(-code)}"
     return Cause(fault, about="died", said=said)
-
-
-_STEPS: dict[Fault, str] = {
-    Fault.MODEL_ABSENT: "check BOOT_BASE_MODEL_ID and BOOT_REVISION; a private repository looks "
-    "absent without a token that may read it (HF_TOKEN)",
-    Fault.TEMPORARY: "try again later; a filled cache needs no hub",
-    Fault.READ_ERROR: "free space on the cache's disk, or take another node",
-    Fault.CONFIG: "check HF_ENDPOINT, the proxy and CA variables, and that this uid may write to "
-    "the cache",
-    Fault.NODE_UNFIT: "set this node's clock: the hub's certificate is not valid at its time",
-    Fault.HARDWARE_MISMATCH: "raise the memory limit of the container",
-    Fault.INTERNAL: "rebuild the environment from its lock; a filled cache needs no download",
-}
-# No answer at all is seldom the hub's fault: the way to it is.
-_NO_ANSWER = (
-    "check this node's network, the proxy variables and HF_ENDPOINT, then try again; a filled "
-    "cache needs no hub"
-)
-_RATE = "try again later; HF_TOKEN raises the rate limit, and a filled cache needs no hub"
-_NO_TOKEN = (
-    "set HF_TOKEN (or the file /run/secrets/hf_token) to a token that may read it; where the model "
-    "is gated, accept its licence on its page with that account first"
-)
-_BAD_TOKEN = (
-    "make a new HF_TOKEN: the hub does not take this one, or it may not see the repository; where "
-    "the model is gated, accept its licence on its page with that account"
-)
-_MAY_NOT = (
-    "accept the model's licence on its page with the account of HF_TOKEN, and see that the token "
-    "may read gated repositories"
-)
-_LATE = (
-    "raise BOOT_CACHE_TIMEOUT_S, or fill the cache before; files that are complete are kept, and "
-    "a new boot goes on from them"
-)
-
-
-def step_of(cause: Cause, *, has_token: bool) -> str:
-    """What the person who submitted the job can do."""
-    if cause.locks and cause.about == "stall":
-        return (
-            f"see whether another boot still downloads into this cache, else delete "
-            f"{listed(cause.locks, 3)}; then try again"
-        )
-    if cause.about == "late":
-        return _LATE
-    if cause.status == _TOO_MANY_REQUESTS:
-        return _RATE
-    if cause.is_temporary and cause.status is None:
-        return _NO_ANSWER
-    if cause.fault is Fault.ACCESS_DENIED:
-        return _step_to_access(cause, has_token=has_token)
-    return _STEPS.get(cause.fault, _STEPS[Fault.INTERNAL])
-
-
-def _step_to_access(cause: Cause, *, has_token: bool) -> str:
-    """Told apart by whether there was a token, and whether the hub took it (403) or not (401)."""
-    if not has_token:
-        return _NO_TOKEN
-    return _BAD_TOKEN if cause.status == _UNAUTHORIZED else _MAY_NOT
-
-
-def finding_of(cause: Cause, *, what: str, expected: str, has_token: bool = False) -> Finding:
-    """The failed check that it amounts to."""
-    return failed(
-        f"{what}: {cause.actual}",
-        expected=expected,
-        actual=cause.actual,
-        next_step=step_of(cause, has_token=has_token),
-        fault=cause.fault,
-    )

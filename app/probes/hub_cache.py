@@ -96,8 +96,8 @@ def find_snapshot(
     if commit is None or not folder.is_dir():
         return None
     listing = read_listing(base, commit)
-    if listing is not None:
-        names = wanted(listing, pickles=pickles)
+    names = wanted(listing, pickles=pickles) if listing else []
+    if names:
         lacking = [name for name in names if not (folder / name).is_file()]
     else:
         lacking = _lacking(folder, pickles=pickles)
@@ -124,7 +124,7 @@ def read_listing(base: Path, commit: str) -> dict[str, Listed] | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     # Names come from outside, and are looked up below the snapshot.
-    return {name: entry for name, entry in found.items() if _stays_inside(name)}
+    return {name: entry for name, entry in found.items() if stays_inside(name)}
 
 
 def unfinished(base: Path) -> list[Path]:
@@ -158,7 +158,7 @@ def blob_sizes(base: Path) -> dict[str, int]:
 def _commit(base: Path, revision: str) -> str | None:
     if COMMIT.fullmatch(revision):
         return revision
-    if not _stays_inside(revision):
+    if not stays_inside(revision):
         return None
     try:
         text, _ = read_bytes(base / "refs" / revision, _LONGEST_REF)
@@ -202,6 +202,7 @@ def _listed(entry: Mapping[str, object]) -> Listed:
     )
 
 
-def _stays_inside(name: str) -> bool:
+def stays_inside(name: str) -> bool:
+    """Whether a name from outside stays below the folder that it is looked up in."""
     path = PurePosixPath(name)
     return bool(name) and "\0" not in name and not path.is_absolute() and ".." not in path.parts

@@ -8,8 +8,10 @@ after which it would begin anew.
 from __future__ import annotations
 
 import errno
+import fcntl
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,10 @@ _CHUNK_BYTES = 256 * 1024
 # A file system without locks: the client needs none to keep the cache whole, since every download
 # writes to a file of its own name and renames it at the end.
 _NO_LOCKS = frozenset((errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS))
+
+
+# From making a lock file to writing its owner's number into it: no time at all, where that lives.
+_TORN_S = 2.0
 
 
 @dataclass
@@ -104,6 +110,7 @@ def _locks(state: State, *, used: bool) -> Any:  # noqa: ANN401 - takes the plac
             state.waiting.add(str(lock_file))
             try:
                 if used:
+                    _remove_torn(Path(lock_file))
                     stack.enter_context(WeakFileLock(lock_file, timeout=timeout))
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
@@ -113,6 +120,38 @@ def _locks(state: State, *, used: bool) -> Any:  # noqa: ANN401 - takes the plac
             yield
 
     return lock
+
+
+def _remove_torn(path: Path) -> None:
+    """Without flock the file is the lock, and names its owner: an empty one was left by a kill.
+
+    Nobody would ever take it over. With flock, all of them are empty and harmless.
+    """
+    found = _empty(path)
+    if found is None or _has_flock(path):
+        return
+    time.sleep(_TORN_S)
+    if _empty(path) == found:
+        with suppress(OSError):
+            path.unlink()
+
+
+def _empty(path: Path) -> int | None:
+    """The number of an empty file's inode, None for any other."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino if status.st_size == 0 else None
+
+
+def _has_flock(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno != errno.ENOSYS
+    return True
 
 
 def counter(state: State) -> type[Any]:

@@ -11,6 +11,7 @@ import json
 import re
 import ssl
 import traceback
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -22,8 +23,9 @@ from huggingface_hub.utils._http import parse_ratelimit_headers
 
 from app.errors import causes
 from app.facts import disk
+from app.facts.words import one_line
 from app.outcome import Fault
-from app.probes.hub_answer import AboutT, Cause
+from app.probes.hub_answer import AboutT, Cause, CauseError
 
 # The certificate is not valid yet, or no longer (OpenSSL's verify codes).
 _CLOCK = frozenset({9, 10})
@@ -59,9 +61,23 @@ _STATUS = re.compile(r"[1-5][0-9]{2}(?= )")
 _LONGEST_NUMBER = 9  # digits of seconds: thirty years
 
 
+def chain_of(error: BaseException) -> Iterator[BaseException]:
+    """An exception and what it came of.
+
+    httpcore's pool hides what its own exceptions came of (`raise ... from None`): the refused
+    connection, the certificate that is not valid.
+    """
+    for cause in causes(error):
+        yield cause
+        inner = cause.__context__
+        hidden = cause.__suppress_context__ and cause.__cause__ is None
+        if inner is not None and hidden and type(cause).__module__.startswith("httpcore"):
+            yield from causes(inner)
+
+
 def status_of(error: BaseException) -> int | None:
     """The HTTP status behind an exception, also that of a proxy that refuses a connection."""
-    for cause in causes(error):
+    for cause in chain_of(error):
         response = getattr(cause, "response", None)
         if isinstance(response, httpx.Response):
             return response.status_code
@@ -72,7 +88,7 @@ def status_of(error: BaseException) -> int | None:
 
 def fault_of(error: BaseException) -> Fault | None:
     """The kind of fault; None for an exception that is not about the hub or the disk."""
-    chain = list(causes(error))
+    chain = list(chain_of(error))
     for cause in chain:
         if isinstance(cause, ssl.SSLCertVerificationError):
             code = getattr(cause, "verify_code", None)  # set by OpenSSL, not by the class
@@ -138,7 +154,7 @@ def _fault_of_status(error: BaseException) -> Fault | None:
 
 def _is_of_a_store(error: BaseException) -> bool:
     """Whether not the hub answered but where it redirects large files to."""
-    for cause in causes(error):
+    for cause in chain_of(error):
         response = getattr(cause, "response", None)
         if isinstance(response, httpx.Response):
             url = response.url
@@ -165,8 +181,13 @@ def _fault_of_system(chain: list[BaseException]) -> Fault | None:
 
 def cause_of(error: BaseException) -> Cause:
     """What an exception amounts to; one that is not about the hub or the disk is a bug of ours."""
-    chain = list(causes(error))
-    numbers = [c.errno for c in chain if isinstance(c, OSError) and c.errno and c.errno > 0]
+    chain = list(chain_of(error))
+    for each in chain:
+        if isinstance(each, CauseError):
+            return each.cause
+    # The number of an ssl.SSLError is OpenSSL's, of a gaierror getaddrinfo's (and negative).
+    system = [c for c in chain if isinstance(c, OSError) and not isinstance(c, ssl.SSLError)]
+    numbers = [c.errno for c in system if c.errno and c.errno > 0]
     fault = fault_of(error)
     return Cause(
         fault=fault or Fault.INTERNAL,
@@ -175,7 +196,9 @@ def cause_of(error: BaseException) -> Cause:
         number=numbers[-1] if numbers else None,
         about=_about(chain),
         retry_after_s=_retry_after(chain),
-        where="" if fault else _where(error),
+        where=_path(system) if fault else _where(error),
+        authorized=_is_authorized(chain),
+        xet=_is_of_xet(chain),
     )
 
 
@@ -210,6 +233,24 @@ def _about(chain: list[BaseException]) -> AboutT:
         return "revision"
     absent = any(isinstance(cause, hub.RepositoryNotFoundError) for cause in chain)
     return "repository" if absent and _fault_said(chain) is Fault.MODEL_ABSENT else ""
+
+
+def _is_authorized(chain: list[BaseException]) -> bool:
+    responses = (getattr(cause, "response", None) for cause in chain)
+    asked = [each.request for each in responses if isinstance(each, httpx.Response)]
+    return any("Authorization" in request.headers for request in asked)
+
+
+def _is_of_xet(chain: list[BaseException]) -> bool:
+    """Whether it came up in the client's code for Xet, which not every mirror or firewall knows."""
+    frames = [frame for each in chain for frame in traceback.extract_tb(each.__traceback__)]
+    return any(frame.name == "xet_get" or "_xet" in Path(frame.filename).stem for frame in frames)
+
+
+def _path(errors: list[OSError]) -> str:
+    """The file that a system call failed on."""
+    named = [error.filename for error in errors if isinstance(error.filename, str)]
+    return one_line(named[-1], 400) if named else ""
 
 
 def _where(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from app.facts.toolchain import LIBCUDA, LibcudaFacts
 from app.facts.words import one_line
-from app.probes.elf import ElfError, ElfFile
+from app.probes.elf import ElfError, ElfFile, own_machine
 from app.probes.files import read_bytes
 from app.probes.wheel import package_folder
 
@@ -94,10 +94,10 @@ def _holds(folder: str) -> bool:
 def _trouble(file: str) -> str:
     """Why a file is no library for this process; a linker skips those of another machine."""
     try:
-        with ElfFile(Path(file)) as found, ElfFile(Path("/proc/self/exe")) as own:
-            same = found.machine == own.machine
+        with ElfFile(Path(file)) as found:
+            machine = found.machine
     except ElfError as error:
         return str(error)
     except OSError as error:
         return error.strerror or str(error)
-    return "" if same else "it is for another machine"
+    return "" if own_machine() in (machine, None) else "it is for another machine"

@@ -15,6 +15,7 @@ from app.probes.cgroups import groups, number_of, text_of, value_of
 
 # Version 1 writes "no limit" as the largest page-aligned 63-bit number; nothing real comes near.
 _UNLIMITED = 1 << 60
+_STAT = "memory.stat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def probe_memory(proc: Path) -> MemoryFacts:
         usage = number_of(folder / files.usage)
         if usage is not None:
             # Page cache counts as usage, and the kernel gives it up before it kills anyone.
-            left = max(0, found - usage + _reclaimable(folder / "memory.stat"))
+            left = max(0, found - usage + _reclaimable(folder / _STAT))
             available = left if available is None else min(available, left)
     return MemoryFacts(
         machine.get("MemTotal"), available, limit, limited_by, machine.get("SwapFree")
@@ -93,6 +94,11 @@ def _bounds(proc: Path) -> Iterator[tuple[Path, _Files, str, int]]:
             found = number_of(folder / name) if name else None
             if found is not None and found < _UNLIMITED:
                 yield folder, files, name, found
+        if version == 1:
+            # The smallest of all parents, also of those that a container's mount does not show.
+            found = value_of(folder / _STAT, "hierarchical_memory_limit")
+            if found is not None and found < _UNLIMITED:
+                yield folder, files, _STAT, found
 
 
 def _meminfo(path: Path) -> dict[str, int]:
@@ -107,4 +113,9 @@ def _meminfo(path: Path) -> dict[str, int]:
 
 
 def _reclaimable(stat: Path) -> int:
-    return value_of(stat, "total_inactive_file") or value_of(stat, "inactive_file") or 0
+    """Cached files, those in use of late too: a job before this one may have read a model."""
+    kinds = ("inactive_file", "active_file")
+    # Version 1 tells the group's own numbers too; those with all below it are the totals.
+    totals = [value_of(stat, f"total_{kind}") for kind in kinds]
+    own = [value_of(stat, kind) for kind in kinds]
+    return sum((own if totals[0] is None else totals)[n] or 0 for n in range(len(kinds)))

@@ -38,6 +38,7 @@ _CONFIGS = "CONFIG_MAPPING_NAMES"
 # Where Unsloth gives transformers families that it lacks.
 _PATCHES = (("unsloth", "models"), ("unsloth_zoo", "temporary_patches"), ("unsloth", "."))
 _MOST_FILES = 400
+_ENTRY = re.compile(r"""^ +["'](\w{1,60})["']:""", re.MULTILINE)
 _SUBCONFIG = re.compile(r"""["'](\w+)["']:\s*AutoConfig\b""")
 
 
@@ -78,6 +79,7 @@ def families_in(folder: Path, config: Mapping[str, Any]) -> Families:
         other=other,
         patched=_patched([kind for kind in kinds if configs and kind not in configs]),
         nested_by_type=_nested_by_type(folder, kinds[0]) if kinds[1:] else frozenset(),
+        activations=_activations(folder),
     )
 
 
@@ -87,6 +89,13 @@ def _types(config: Mapping[str, Any]) -> Iterator[str]:
         kind = table.get("model_type")
         if isinstance(kind, str) and re.fullmatch(r"[\w.-]{1,100}", kind):
             yield kind
+
+
+def _activations(folder: Path) -> frozenset[str]:
+    """Names in the table ACT2CLS (5.17: 24 of them), empty where it is not found as it was."""
+    text = _text(folder / "activations.py")
+    _, _, rest = text.partition("\nACT2CLS = {")
+    return frozenset(_ENTRY.findall(rest.partition("\n}")[0]))
 
 
 def _version(folder: Path) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.facts.packages import BitsandbytesFacts, NativeFacts
-from app.probes.elf import ElfError, Library, read_library
+from app.probes.elf import ElfError, Library, own_machine, read_library
 from app.probes.files import read_bytes
 
 # The compiled parts that an import of the stack loads first, by package.
@@ -145,10 +145,13 @@ def _read(file: Path) -> Library | None:
         return None
 
 
+_own_machine = functools.cache(own_machine)
+
+
 def _is_ours(file: Path) -> bool:
     """Not of another machine: the cache lists those of 32 bits too."""
-    found, own = _read(file), _read(Path("/proc/self/exe"))
-    return found is not None and (own is None or found.machine == own.machine)
+    found = _read(file)
+    return found is not None and _own_machine() in (found.machine, None)
 
 
 def _judge(file: Path, loader: _Loader, glibc: str) -> NativeFacts:

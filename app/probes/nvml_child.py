@@ -1,13 +1,11 @@
 """Asks NVML about every board, one line of JSON for each thing that it tells.
 
-Run as a file in a process of its own, because any of these calls can hang or crash:
-`python -I nvml_child.py PARENT PROC`, PARENT a process number, PROC the folder of the kernel's
-files. Imports nothing of the app; of the installed packages nvidia-ml-py alone. It dies with its
-parent. Makes no CUDA context: NVML has none.
+Run as a file in a process of its own, since any of these calls can hang or crash: `python -I -S
+nvml_child.py PARENT PROC MODULES`, PARENT a process number, PROC the folder of the kernel's files,
+MODULES nvidia-ml-py's. Imports nothing of the app. It dies with its parent. Numbers are nvml.h's.
 
 The lines: `call` before each call, so that its reader knows where it hangs or dies; `board` for
-each board, with the fields of `app.facts.board.BoardFacts`; `init_error`; `problem`; `done` last.
-Numbers are those of nvml.h.
+each board, with the fields of `app.facts.board.BoardFacts`; `load_error`; `init_error`; `done`.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ import contextlib
 import ctypes
 import json
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -25,12 +24,11 @@ from typing import Any
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _INITIAL_PIDS = "pid:[4026531836]"  # PROC_PID_INIT_INO of linux/proc_ns.h
-_LIBRARY = "libnvidia-ml.so.1"
+_LIBRARY, _CLOCKS = "libnvidia-ml.so.1", "nvmlDeviceGetCurrentClocks"
 _FUNCTION_NOT_FOUND, _VERSION_MISMATCH, _UNKNOWN = 13, 25, 999
-# Another form of the same call is tried after these: the driver is older than nvidia-ml-py.
+# After these an older form of the call is tried: the driver is older than nvidia-ml-py.
 _OLDER = (_FUNCTION_NOT_FOUND, _VERSION_MISMATCH)
 _MAX_PROCESSES = 64  # told of one board
-_CLOCKS = "nvmlDeviceGetCurrentClocks"
 _MAX_SLICES = 7  # instances of a board in MIG mode
 
 Handle = Any  # what nvidia-ml-py makes of a device
@@ -54,8 +52,8 @@ class _Nvml:
     """nvidia-ml-py; a call raises one of `errors`, of which `_number` gives NVML's number."""
 
     def __init__(self, module: Any, answer: _Answer) -> None:  # noqa: ANN401 - without types
-        self.module = module  # it decodes texts strictly
-        self.errors: tuple[type[Exception], ...] = (module.NVMLError, UnicodeDecodeError)
+        self.module = module  # it decodes texts strictly, and an older one lacks names
+        self.errors = (module.NVMLError, UnicodeDecodeError, AttributeError)
         self._answer = answer
 
     def call(self, name: str, *arguments: Any) -> Any:  # noqa: ANN401 - ctypes
@@ -204,7 +202,7 @@ def _board(nvml: _Nvml, index: int, *, names: bool) -> dict[str, Any]:
 
 
 def _number(error: Exception) -> int:
-    return int(getattr(error, "value", _UNKNOWN))
+    return int(getattr(error, "value", 13 if isinstance(error, AttributeError) else _UNKNOWN))
 
 
 def _loaded_from() -> str:
@@ -220,13 +218,13 @@ def ask(answer: _Answer, proc: Path) -> None:
     try:
         import pynvml
     except ImportError as error:
-        answer.tell(problem=f"nvidia-ml-py: {error}")
+        answer.tell(load_error=f"nvidia-ml-py: {error}")
         return
     answer.tell(call="dlopen")
     try:
         ctypes.CDLL(_LIBRARY)  # for the loader's words, which nvidia-ml-py keeps to itself
     except OSError as error:
-        answer.tell(problem=f"{_LIBRARY} cannot be loaded: {error}")
+        answer.tell(load_error=f"{_LIBRARY} cannot be loaded: {error}")
         return
     answer.tell(library=_loaded_from())
     nvml = _Nvml(pynvml, answer)
@@ -249,11 +247,13 @@ def ask(answer: _Answer, proc: Path) -> None:
 
 def _die_with(parent: int) -> bool:
     """The kernel kills this process when its parent ends; False when that has happened."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash would leave the environment in it
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     return os.getppid() == parent
 
 
 if __name__ == "__main__" and _die_with(int(sys.argv[1])):
+    sys.path.append(sys.argv[3])
     telling = _Answer()
     ask(telling, Path(sys.argv[2]))
     telling.tell(done=True)

@@ -157,10 +157,11 @@ def _archive(raw: BinaryIO, name: str) -> tuple[Machine, list[TensorHeader]]:
 
 def _older(raw: BinaryIO, size: int, name: str) -> tuple[Machine, list[TensorHeader]]:
     """The format before archives: its storages follow the program, each behind its length."""
-    if raw.read(len(_MAGIC)) != _MAGIC:
-        raise PickleError("neither torch's archive nor its older format")
+    magic = raw.read(len(_MAGIC))
     raw.seek(0)
     counted = cast("BinaryIO", _Counted(raw))
+    if magic != _MAGIC:
+        return _bare(counted), []
     names: dict[str, None] = {}
     for _ in range(_BEFORE):
         _, machine = read_pickle(counted)
@@ -178,6 +179,17 @@ def _older(raw: BinaryIO, size: int, name: str) -> tuple[Machine, list[TensorHea
     if not isinstance(keys, list) or held < wanted:
         raise PickleError(f"cut off: {held} bytes of tensor data, its program says {wanted}")
     return machine, found
+
+
+def _bare(file: BinaryIO) -> Machine:
+    """A pickle that is not torch's: whoever opens it runs what it names, so that is told first."""
+    try:
+        _, machine = read_pickle(file)
+    except PickleError:
+        machine = Machine()
+    if not code_in(machine.names):
+        raise PickleError("neither torch's archive nor its older format")
+    return machine
 
 
 class _Counted(io.RawIOBase):

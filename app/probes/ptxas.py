@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -30,8 +31,9 @@ def _problem(file: Path) -> str:
     try:
         if not file.is_file():
             return "there is no such file"
-        if os.statvfs(file).f_flag & os.ST_NOEXEC:
-            return "its file system is mounted noexec"
     except (OSError, ValueError) as error:
         return (error.strerror if isinstance(error, OSError) else None) or str(error)
+    with contextlib.suppress(OSError):  # what cannot be asked is told by its use
+        if os.statvfs(file).f_flag & os.ST_NOEXEC:
+            return "its file system is mounted noexec"
     return "" if os.access(file, os.X_OK) else "this user may not run it"

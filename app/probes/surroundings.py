@@ -10,7 +10,7 @@ from pathlib import Path
 
 from app.facts.host import offline_variable
 from app.facts.surroundings import WATCHED, Surroundings
-from app.probes.certificates import trust_facts
+from app.probes.certificates import append_problem, trust_facts
 from app.probes.proxies import proxy_facts
 
 _LARGEST = 2**20  # torch/_logging/_registrations.py takes 10 KB
@@ -25,6 +25,7 @@ def probe_surroundings(environ: Mapping[str, str]) -> Surroundings:
         trust=trust_facts(environ),
         missing_preloads=missing_preloads(environ.get("LD_PRELOAD", "")),
         unknown_logs=unknown_logs(environ.get("TORCH_LOGS", "")),
+        log_file_problem=append_problem(environ.get("TORCH_LOGS_OUT")),
         offline=offline_variable(environ),
     )
 

@@ -1,6 +1,6 @@
 """Reads the small files beside the weights: are they what they should be, which ids do they give.
 
-Chat templates are not run: that is the load's business.
+Chat templates are parsed and never run.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from app.facts.checkpoint import TokenFacts
 from app.probes.files import read_bytes
 from app.probes.sniff import SNIFF, sniff
+from app.probes.templates import read_templates, template_problem
 from app.probes.tokenizer_file import read_tokenizer
 from app.probes.weights import CONFIG, JsonFile, read_json
 
@@ -34,8 +35,6 @@ _OBJECTS = frozenset(
         *("adapter_config.json", "processor_config.json", "preprocessor_config.json"),
     )
 )
-_TEMPLATE = "chat_template.jinja"
-_TEMPLATE_LIMIT = 4 * 1024 * 1024  # bytes; real ones have some kB
 _IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
 _TOKENS = ("pad_token", "bos_token", "eos_token", "unk_token")
 
@@ -64,7 +63,12 @@ def read_small_files(folder: Path, names: tuple[str, ...], config: Mapping[str, 
             broken[name] = problem
             errnos[name] = found.errno or 0
         objects[name] = found.data
-    return SmallFiles(broken, errnos, _tokens(folder, objects, config))
+    templates = read_templates(folder, objects.get(_TOKENIZER_CONFIG, {}))
+    for name, text in templates:
+        problem = "" if name in broken else template_problem(text)
+        if problem:
+            broken[name] = problem
+    return SmallFiles(broken, errnos, _tokens(objects, config, "".join(t for _, t in templates)))
 
 
 def _reader(name: str) -> Callable[[Path], JsonFile] | None:
@@ -101,7 +105,7 @@ def _shape_problem(name: str, data: Mapping[str, Any]) -> str:
 
 
 def _tokens(
-    folder: Path, objects: Mapping[str, Mapping[str, Any]], config: Mapping[str, Any]
+    objects: Mapping[str, Mapping[str, Any]], config: Mapping[str, Any], templates: str
 ) -> TokenFacts:
     tokenizer = objects.get(_TOKENIZER, {})
     settings = objects.get(_TOKENIZER_CONFIG, {})
@@ -109,12 +113,33 @@ def _tokens(
     vocab = model.get("vocab") if isinstance(model, dict) else None
     added = tokenizer.get("added_tokens")
     entries = [one for one in added if isinstance(one, dict)] if isinstance(added, list) else []
-    used = _texts(settings, _TOKENS) | {_template(folder, settings)}
+    used = _texts(settings, _TOKENS) | {templates}
     text = config.get("text_config")
     special = dict(_ids(CONFIG, config))
     special |= _ids(f"{CONFIG}: text_config", text if isinstance(text, dict) else {})
     special |= _ids(_GENERATION, objects.get(_GENERATION, {}))
-    return TokenFacts(_largest(vocab), tuple(_added(entries, used)), special)
+    known = {one.get("content") for one in entries}
+    return TokenFacts(
+        _largest(vocab),
+        tuple(_added(entries, used)),
+        special,
+        tuple(_absent(vocab, known, settings)),
+    )
+
+
+def _absent(
+    vocab: object, added: set[Any], settings: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
+    """Tokens of the settings that no table holds; of a list by id nothing is told."""
+    told = settings.get("added_tokens_decoder")
+    listed = told.values() if isinstance(told, dict) else ()
+    added |= {one.get("content") for one in listed if isinstance(one, dict)}
+    if not isinstance(vocab, dict) or not vocab:
+        return
+    for key in _TOKENS:
+        for text in _texts(settings, (key,)):
+            if text and text not in vocab and text not in added:
+                yield key, text
 
 
 def _largest(vocab: object) -> int:
@@ -146,16 +171,6 @@ def _texts(settings: Mapping[str, Any], keys: tuple[str, ...]) -> set[str]:
         if isinstance(text, str):
             found.add(text)
     return found
-
-
-def _template(folder: Path, settings: Mapping[str, Any]) -> str:
-    """The text of every chat template, empty where there is none."""
-    held = settings.get("chat_template")
-    try:
-        raw, _ = read_bytes(folder / _TEMPLATE, _TEMPLATE_LIMIT)
-    except OSError:  # none, or `broken` says what is wrong with it
-        raw = b""
-    return raw.decode(errors="replace") + (str(held) if held is not None else "")
 
 
 def _ids(where: str, data: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

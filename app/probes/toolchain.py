@@ -41,6 +41,7 @@ _PYTHON = (
     "#endif\n"
 )
 _CODE = "int bootguard_probe(void) { return 0; }\n"
+_USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
 _FLAGS = ("-O3", "-shared", "-fPIC", "-Wno-psabi")  # Triton's
 
 
@@ -51,10 +52,16 @@ def deadline_of(stage_s: float) -> float:
 
 @contextmanager
 def compiling(
-    plan: Plan, environ: Mapping[str, str], deadline_s: float = DEADLINE_S
+    plan: Plan, environ: Mapping[str, str], deadline_s: float = DEADLINE_S, *, why_not: str = ""
 ) -> Iterator[Toolchain]:
-    """Start the compiler; `Toolchain.facts` waits for it. Nothing is left behind."""
-    toolchain = Toolchain(plan, environ, deadline_s)
+    """Start the compiler; `Toolchain.facts` waits for it. Nothing is left behind.
+
+    `why_not` says why nothing is to be tried here: gcc without a process to be had tries again for
+    half a minute.
+    """
+    if not plan.profile.needs_gpu:
+        why_not = f"{plan.profile.name} compiles nothing for a GPU"
+    toolchain = Toolchain(plan, environ, deadline_s, why_not)
     try:
         toolchain.start()
         yield toolchain
@@ -69,6 +76,7 @@ class Toolchain:
     plan: Plan
     environ: Mapping[str, str]
     deadline_s: float
+    why_not: str = ""
     _began: float = field(default_factory=time.monotonic)
     _folder: Path = field(default_factory=Path)
     _compiler: str = ""
@@ -80,7 +88,7 @@ class Toolchain:
 
     def start(self) -> None:
         """Compile everything at once: what is expected to succeed."""
-        if not self.plan.profile.needs_gpu:
+        if self.why_not:
             return
         self._folder = Path(cache_folders(self.environ, self.plan.profile).temporary.path)
         self._compiler = self._find_compiler()
@@ -106,10 +114,20 @@ class Toolchain:
         path = self.environ.get("PATH", os.defpath)
         return shutil.which("gcc", path=path) or shutil.which("clang", path=path) or ""
 
+    def _path_lacks(self) -> str:
+        """As when a launcher starts with an empty environment: gcc finds its linker by PATH too."""
+        usual = shutil.which("gcc", path=_USUAL_PATH) or shutil.which("clang", path=_USUAL_PATH)
+        if self._chosen or usual is None:
+            return ""
+        if "PATH" not in self.environ:
+            return "it is not set"
+        where = os.path.dirname(usual)  # noqa: PTH120 - as text
+        return "" if self._compiler else f"it does not lead to {where}, which has one"
+
     def facts(self) -> ToolchainFacts:
         """Wait for the compiler, at most until the deadline, and find out what failed."""
-        if not self.plan.profile.needs_gpu:
-            return ToolchainFacts(skipped=f"{self.plan.profile.name} compiles nothing for a GPU")
+        if self.why_not:
+            return ToolchainFacts(skipped=self.why_not)
         attempts = self._attempts()
         if attempts.first_failed is not None:
             self._look_at_room()
@@ -117,6 +135,7 @@ class Toolchain:
         return ToolchainFacts(
             compiler=self._compiler,
             from_variable=self._chosen,
+            path_lacks=self._path_lacks(),
             include=self._include,
             python_h=Path(self._include, "Python.h").is_file(),
             attempts=attempts,

@@ -28,10 +28,11 @@ _MB = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a comparison may take: when it must be over (monotonic), and whom to tell."""
+    """When a comparison must be over (monotonic), whom to tell, and the setting of the deadline."""
 
     until: float
     say: Callable[[str], object]
+    limit: str = "BOOT_CACHE_TIMEOUT_S"
 
 
 class _LateError(Exception):
@@ -95,7 +96,7 @@ def _hashes(
                 folder / name, sha256=len(expected[name] or "") == _SHA256_DIGITS
             )
         except _LateError:
-            return VerifyFacts(n_compared, reader.done, unknown, tuple(broken), late=True)
+            return VerifyFacts(n_compared, reader.done, unknown, tuple(broken), late=means.limit)
         except OSError as error:
             problem = f"{name}: {error.strerror or error}"
             return VerifyFacts(

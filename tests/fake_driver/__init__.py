@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import os
 import subprocess
 import tempfile
@@ -90,7 +91,13 @@ def machine(scenario: Scenario, folder: Path, *, initial_pids: bool = False) -> 
 
 
 # $1 is a node's folder, as `machine` makes it. The namespace and what is in it end with the boot.
+# An image is one by its file, which no setting can move (`app.image.IMAGE_FILE`).
 _NODE = """set -e
+if [ -f "$1/image.json" ]; then
+  mount -t tmpfs none /opt
+  mkdir /opt/bootguard
+  cp "$1/image.json" /opt/bootguard/image.json
+fi
 mount -t tmpfs none "$1/mnt"
 cp -a /dev/null /dev/zero /dev/full /dev/random /dev/urandom "$1/mnt"
 mkdir "$1/mnt/shm"
@@ -109,15 +116,21 @@ def boot(
     settings: Mapping[str, str] | None = None,
     *arguments: str,
     node: bool = False,
+    image: Mapping[str, object] | None = None,
+    stage: str = "",
+    code: str = "",
 ) -> Boot:
     """A whole boot up to the gpu stage with this driver, under the scenario's profile.
 
-    `node`: with the node's device files and its /proc/driver, which takes root.
+    `node`: with the node's device files and its /proc/driver, which takes root. `image`: on such a
+    node in an image that describes itself so. `stage`, `code`: as `Boot` takes them.
     """
     before: tuple[str, ...] = ()
     if node:
         machine(scenario, folder / "node")
         (folder / "node/mnt").mkdir(exist_ok=True)
+        if image is not None:
+            (folder / "node/image.json").write_text(json.dumps(image))
         before = ("unshare", "--mount", "sh", "-c", _NODE, "sh", str(folder / "node"))
     return Boot(
         folder,
@@ -129,4 +142,6 @@ def boot(
         },
         *arguments,
         before=before,
+        stage=stage,
+        code=code,
     )

@@ -94,11 +94,18 @@ static int not_ready(void) {
     return atof(found) < 0 || since_first() < atof(found);
 }
 
+/* A process that stays, with whatever its parent has open. */
+static void leave_one(void) {
+    if (fork()) return;
+    for (;;) pause();
+}
+
 /* What every call does first: print, hang, die, or be slow, after `after` calls that worked. */
 static int enter(const char *call, int device) {
     static long long worked;
     const char *said = text(MACHINE, "print");
     if (said && write(STDOUT_FILENO, said, strlen(said)) < 0) return 999;
+    if (is("daemon", call)) leave_one();
     if (is("slow", call)) usleep(1000 * number(MACHINE, "slow_ms", 500));
     if ((is("hang", call) || is("crash", call)) && worked++ >= number(MACHINE, "after", 0)) {
         if (is("crash", call)) {

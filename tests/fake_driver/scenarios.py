@@ -65,7 +65,8 @@ class Scenario:
     `errors`: numbers that calls return for every device, by the function's name. `hang`, `crash`
     and `slow` name a function, which works `after` times before. `not_ready_s`: CUDA answers 802 so
     long after the first call of any process, and NVML that the fabric is in progress; -1 is for
-    ever. `printed`: what every call prints to standard output.
+    ever. `printed`: what every call prints to standard output. `daemon` names a function that
+    leaves a process behind, with all that is open.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Scenario:
     slow_ms: int | None = None
     after: int | None = None
     printed: str | None = None
+    daemon: str | None = None
 
     def text(self) -> str:
         """The file."""
@@ -95,6 +97,7 @@ class Scenario:
             "slow": self.slow,
             "slow_ms": self.slow_ms,
             "after": self.after,
+            "daemon": self.daemon,
             "print": None if self.printed is None else self.printed.replace("\n", "\\n"),
         }
         lines = [*_lines(own), *_lines(self.errors)]
@@ -132,8 +135,19 @@ H200 = Device("NVIDIA H200", 9, 0, 143771 * MIB, fabric=3)
 GH200 = Device("NVIDIA GH200 480GB", 9, 0, 97871 * MIB, fabric=0)
 A100 = Device("NVIDIA A100-SXM4-80GB", 8, 0, 81920 * MIB, multiprocessors=108)
 T4 = replace(V100_16, name="Tesla T4", minor=5, total=15360 * MIB, multiprocessors=40)
+B200 = Device("NVIDIA B200", 10, 0, 183_359 * MIB, multiprocessors=148, fabric=3)
+H20 = replace(H100, name="NVIDIA H20", total=97_871 * MIB, multiprocessors=78)
 L40S = Device("NVIDIA L40S", 8, 9, 46068 * MIB, multiprocessors=142, mig=None)
 
+# What an old driver may lack, one by one; the devices' number and handles are not among it.
+_ALL_OF_NVML = (
+    *("nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetEccMode"),
+    *("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTotalEccErrors"),
+    *("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetRemappedRows"),
+    *("nvmlDeviceGetMigMode", "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo"),
+    *("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"),
+    *("nvmlDeviceGetComputeMode", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"),
+)
 _H100 = Scenario("healthy_h100", (H100,))
 _V100 = Scenario("healthy_v100", (V100_16,), "v100", cuda_version=12020, driver=OLDER)
 
@@ -164,12 +178,20 @@ _ALL = (
     Scenario("a100", (A100,)),
     Scenario("t4", (T4,)),
     Scenario("l40s", (L40S,)),
+    Scenario("b200", (B200,)),
+    Scenario("h20", (H20,)),
+    Scenario("small_h100", (replace(H100, name="NVIDIA H100 64GB HBM2", total=65_000 * MIB),)),
+    _V100.but("titan_v", device={"name": "NVIDIA TITAN V", "total": 12_066 * MIB, "ecc": None}),
     Scenario("four_gpus", _of(H100, H100, H100, H100)),
     # No GPU at all, by a driver that runs.
     Scenario("no_boards"),
     # The driver and its libraries.
     _cuda("stub_34", 34),
     _cuda("insufficient_35", 35, driver=OLDER, cuda_version=12020),
+    _H100.but("old_driver", driver="550.54.15", cuda_version=12040),
+    # The first branch that no longer runs Volta.
+    _V100.but("driver_without_volta", devices=(), driver="590.44.01", cuda_version=13010,
+              errors={"cuInit": 100}),
     _cuda("no_device_100", 100),
     _cuda("operating_system_304", 304),
     _cuda("compat_804", 804),
@@ -182,6 +204,7 @@ _ALL = (
     _H100.but("old_nvml", errors={"nvmlDeviceGetMemoryInfo_v2": 13,
               "nvmlDeviceGetCurrentClocksEventReasons": 13, "nvmlDeviceGetTemperatureV": 13,
               "nvmlDeviceGetGpuFabricInfoV": 13}),
+    _H100.but("nvml_tells_nothing", errors=dict.fromkeys(_ALL_OF_NVML, 13)),
     # A fabric that comes up late, or never.
     _H100.but("fabric_3s", not_ready_s=3),
     _H100.but("fabric_never", not_ready_s=-1),
@@ -197,6 +220,8 @@ _ALL = (
     _H100.but("abort_cuinit", crash="cuInit", crash_signal=6),
     _H100.but("crash_nvml", crash="nvmlInitWithFlags"),
     _H100.but("talkative", printed='{"done": true}\nnvml: warning\n'),
+    _H100.but("hostile_name", device={"name": 'H\x1b[2J\x07\\n{"done": true}'}),
+    _H100.but("leaves_a_process", daemon="cuInit"),
     # One lost board: alone, and among others.
     _H100.but("lost_gpu", errors={"cuInit": 999, "nvmlDeviceGetHandleByIndex_v2": 15}),
     Scenario(

@@ -1,0 +1,112 @@
+"""Judge of the driver's version: is it of a branch that runs the image's CUDA and the hardware."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from app.checks import Check
+from app.checks._gpu_common import compat_of, leading, outgrown, take_branch
+from app.facts.driver_errors import TAKE_OTHER
+from app.facts.gpu import GpuFacts
+from app.facts.words import one_line
+from app.outcome import Fault, Finding, failed, passed, skipped
+from app.plan import Plan
+
+# The first driver branch that runs a major version of CUDA (NVIDIA's CUDA compatibility guide).
+_BRANCHES = {11: 450, 12: 525, 13: 580}
+_RUNTIME = re.compile(r"nvidia-cuda-runtime(?:-cu(\d+))?")
+_LOCAL = re.compile(r"\+cu(\d+)\d$")
+
+
+def driver(facts: GpuFacts, plan: Plan) -> Finding:
+    """Whether the node's driver is new enough for the profile and for the image's CUDA."""
+    least = _least_driver(plan)
+    text = one_line(facts.driver or facts.nvml.driver)
+    major = leading(text)
+    wanted_cuda = _image_cuda(plan.baked.versions) if plan.baked else None
+    compat = compat_of(facts)
+    if wanted_cuda and facts.cuda_version and facts.cuda_version // 1000 < wanted_cuda:
+        return failed(
+            f"the driver runs CUDA up to {_dotted(facts.cuda_version)}, the image holds "
+            f"CUDA {wanted_cuda}",
+            expected=f"a driver for CUDA {wanted_cuda} or newer",
+            actual=f"driver {text or 'unknown'}, CUDA {_dotted(facts.cuda_version)}",
+            next_step=f"take a node with driver {least} or newer" if least else TAKE_OTHER,
+        )
+    if major is None or least is None:
+        return _by_cuda(facts, least)
+    expected, actual = f"driver {least} or newer", f"driver {text}"
+    last = outgrown(facts, plan)
+    if last:
+        return failed(
+            f"the node's driver {text} no longer runs {plan.profile.title}",
+            expected=f"driver {least} to {last}",
+            actual=actual,
+            next_step=take_branch(last),
+        )
+    if major >= least:
+        cuda = f", CUDA {_dotted(facts.cuda_version)}" if facts.cuda_version else ""
+        return passed(actual + cuda, expected=expected, actual=actual)
+    if compat and facts.looked:  # NVIDIA's way to run a newer CUDA on an older driver
+        return passed(
+            f"{actual}, with {one_line(compat.path)} for the image's CUDA",
+            expected=expected,
+            actual=actual,
+        )
+    return failed(
+        f"the node's driver {text} is too old for this profile",
+        expected=expected,
+        actual=actual,
+        next_step=f"take a node with driver {least} or newer",
+    )
+
+
+def _by_cuda(facts: GpuFacts, least: int | None) -> Finding:
+    """The same by cuDriverGetVersion, where nothing tells the driver's own version."""
+    untold = "neither /proc/driver/nvidia/version nor NVML tells the driver's version"
+    wanted = max((cuda for cuda, first in _BRANCHES.items() if first <= (least or 0)), default=0)
+    if not wanted or not facts.cuda_version or facts.cuda_version // 1000 >= wanted:
+        return skipped(untold)
+    return failed(
+        f"the driver runs CUDA up to {_dotted(facts.cuda_version)}, too old for this profile",
+        expected=f"driver {least} or newer, for CUDA {wanted}",
+        actual=f"CUDA {_dotted(facts.cuda_version)}; {untold}",
+        next_step=f"take a node with driver {least} or newer",
+    )
+
+
+def _least_driver(plan: Plan) -> int | None:
+    """Major version that profile and image both can work with."""
+    baked = plan.baked.minimum_driver if plan.baked else None
+    known = [least for least in (plan.profile.min_driver, baked) if least is not None]
+    return max(known, default=None)
+
+
+def _image_cuda(versions: Mapping[str, str]) -> int | None:
+    """Major version of the CUDA in the image, from its packages; None where they do not tell."""
+    for name, version in versions.items():
+        found = _RUNTIME.fullmatch(name)
+        if found:
+            return int(found[1]) if found[1] else leading(version)
+    local = _LOCAL.search(versions.get("torch", ""))
+    return int(local[1]) if local else None
+
+
+def _dotted(cuda_version: int) -> str:
+    """13000 is 13.0, as cuDriverGetVersion counts."""
+    return f"{cuda_version // 1000}.{cuda_version % 1000 // 10}"
+
+
+CHECKS: tuple[Check[GpuFacts], ...] = (
+    Check(
+        "gpu.driver",
+        Fault.NODE_UNFIT,
+        "the profile and the image; /proc/driver/nvidia/version, NVML, cuDriverGetVersion",
+        driver,
+        cause="The node's NVIDIA driver is older than the CUDA in the image needs, or newer than "
+        "the last branch that runs the hardware (580 for a V100).",
+        fix="Send the job to nodes with a driver that the finding names, or use an image built for "
+        "an older CUDA.",
+    ),
+)
