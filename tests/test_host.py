@@ -273,10 +273,12 @@ def test_a_folder_that_may_be_written_and_not_listed_is_a_good_one(open_folder: 
 
 
 def test_what_killed_boots_have_left_goes_when_it_is_old(tmp_path: Path) -> None:
-    old, new = (tmp_path / f".bootguard-probe-{name}" for name in ("old", "new"))
-    for each in (old, new):
+    old, new, folder = (tmp_path / f".bootguard-probe-{name}" for name in ("old", "new", "c"))
+    folder.mkdir()
+    for each in (old, new, folder / "of-a-compiler"):
         each.touch()
-    os.utime(old, (0, 0))
+    for each in (old, folder):
+        os.utime(each, (0, 0))
     write_through(tmp_path)
     assert list(tmp_path.iterdir()) == [new]
 

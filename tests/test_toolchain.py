@@ -120,6 +120,14 @@ def test_a_temporary_folder_that_is_judged_elsewhere_is_told_once(tmp_path: Path
     assert findings(CHECKS, host, plan_for("h100"))["host.c_compiler"].status is Status.SKIP
 
 
+def test_what_a_compiler_that_hangs_has_in_work_goes_with_it(tmp_path: Path) -> None:
+    """gcc writes where TMPDIR says, and cannot clear up when it is ended by force."""
+    mine = script(tmp_path / "bin", "mine", 'touch "$TMPDIR/ccXXXX.s"; sleep 60')
+    facts = probe(tmp_path, {"CC": str(mine)}, deadline_s=1.0)
+    assert facts.attempts.bare.ended is Ended.LATE
+    assert not [*(tmp_path / "tmp").iterdir()]
+
+
 def test_cc_is_not_looked_for_as_triton_does_not(tmp_path: Path) -> None:
     """A folder with nothing but `cc`, as busybox systems have."""
     (tmp_path / "bin").mkdir()

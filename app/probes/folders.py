@@ -9,6 +9,7 @@ import itertools
 import mmap
 import os
 import secrets
+import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -131,7 +132,11 @@ def _clear_stale(folder: Path) -> None:
         for left in itertools.islice(entries, _MOST_LISTED):
             if left.name.startswith(_PROBE):
                 with contextlib.suppress(OSError):
-                    if left.stat(follow_symlinks=False).st_mtime < oldest:
+                    if left.stat(follow_symlinks=False).st_mtime >= oldest:
+                        continue
+                    if left.is_dir(follow_symlinks=False):  # a compiler's
+                        shutil.rmtree(left.path, ignore_errors=True)
+                    else:
                         Path(left.path).unlink()
 
 

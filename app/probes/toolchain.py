@@ -31,7 +31,7 @@ from app.probes.ptxas import find_ptxas
 # A compiler on a cold network disk takes some seconds; a third of the stage's own deadline.
 DEADLINE_S = 20.0
 _LAST_WAIT_S = 0.1
-_PROBE = ".bootguard-probe-"  # `app.probes.host` clears what a killed boot leaves
+_PROBE = ".bootguard-probe-"  # `app.probes.folders` clears what a killed boot leaves
 _ROOM = 256 * 1024  # bytes; a compile writes less
 _LIBC = "#include <stdbool.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <dlfcn.h>\n"
 _PYTHON = (
@@ -84,13 +84,13 @@ class Toolchain:
     _libcuda: LibcudaFacts = field(default_factory=LibcudaFacts)
     _temporary: OSError | None = None
     _runs: list[CompilerRun] = field(default_factory=list)
-    _files: list[Path] = field(default_factory=list)
 
     def start(self) -> None:
         """Compile everything at once: what is expected to succeed."""
         if self.why_not:
             return
-        self._folder = Path(cache_folders(self.environ, self.plan.profile).temporary.path)
+        temporary = cache_folders(self.environ, self.plan.profile).temporary.path
+        self._folder = Path(temporary, f"{_PROBE}{os.getpid()}-{secrets.token_hex(4)}")
         self._compiler = self._find_compiler()
         self._include = _include_folder()
         self._libcuda = find_libcuda(self.environ, self.deadline_s / 2)
@@ -171,9 +171,8 @@ class Toolchain:
 
     def _compile(self, source: str, *, link: bool) -> CompilerRun | None:
         """Start one compile; None, and why is noted, where the folder takes no file."""
-        name = f"{_PROBE}{os.getpid()}-{secrets.token_hex(4)}"
+        name = f"probe{len(self._runs)}"
         code, output = self._folder / f"{name}.c", self._folder / f"{name}.so"
-        self._files += [code, output]
         try:
             if not self._folder.is_absolute():
                 raise OSError("it is not an absolute path")  # noqa: TRY301
@@ -187,7 +186,9 @@ class Toolchain:
             library = linked_name()
             command.append(f"-l:{library}" if ".so" in library else f"-l{library}")
             command += [f"-L{folder}" for folder in self._libcuda.folders]
-        run = CompilerRun([*command, f"-I{self._include}"], self.environ, output)
+        # What a compiler that is ended has in work goes with the folder.
+        environ = {**self.environ, "TMPDIR": str(self._folder)}
+        run = CompilerRun([*command, f"-I{self._include}"], environ, output)
         self._runs.append(run)
         return run
 
@@ -197,10 +198,8 @@ class Toolchain:
 
     def _look_at_room(self) -> None:
         """Whether it was the disk and not the compiler."""
-        path = self._folder / f"{_PROBE}{os.getpid()}-{secrets.token_hex(4)}"
-        self._files.append(path)
         try:
-            path.write_bytes(b"\1" * _ROOM)
+            (self._folder / "room").write_bytes(b"\1" * _ROOM)
         except OSError as error:
             self._temporary = error
 
@@ -208,9 +207,9 @@ class Toolchain:
         """End what still works, and remove every file."""
         for run in self._runs:
             run.close()
-        for path in self._files:
-            with contextlib.suppress(OSError, ValueError):
-                path.unlink()
+        if self._folder.is_absolute():
+            with contextlib.suppress(ValueError):  # a NUL byte
+                shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _include_folder() -> str:
