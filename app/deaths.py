@@ -119,13 +119,9 @@ def _no_memory(death: Death, what: str, counts: str) -> Finding:
 
 def _no_time(death: Death) -> Finding:
     """The kernel sends SIGXCPU at the soft limit, and SIGKILL at the hard one."""
-    return _found(
-        death,
-        Fault.CONFIG,
-        f"the {death.who} used up the processor time that it may have (SIGXCPU)",
-        "raise the limit of processor time (ulimit -t, LimitCPU)",
-        source="setrlimit(2), RLIMIT_CPU",
-    )
+    reason = f"the {death.who} used up the processor time that it may have (SIGXCPU)"
+    step = "raise the limit of processor time (ulimit -t, LimitCPU)"
+    return _found(death, Fault.CONFIG, reason, step, source="setrlimit(2), RLIMIT_CPU")
 
 
 def _no_page(death: Death) -> Finding:
@@ -147,6 +143,14 @@ def _no_page(death: Death) -> Finding:
         "read it",
         source="the signal and the crash trace" if reading else "the signal",
     )
+
+
+def _no_instruction(death: Death) -> Finding:
+    """SIGILL: the processor lacks an instruction that a package was compiled for."""
+    what = "this node's processor cannot run an instruction of its code"
+    step = "take a node with a newer processor (of a virtual machine: pass the host's through)"
+    reason = f"the {death.who} died of {_shown(death)}{_at(death)}: {what}"
+    return _found(death, Fault.NODE_UNFIT, reason, step)
 
 
 def _sent(death: Death, number: int) -> Finding:
@@ -251,5 +255,6 @@ def _near_limit(death: Death) -> bool | None:
 _OF_THE_KERNEL: dict[int, Callable[[Death], Finding]] = {
     signal.SIGKILL: _killed,
     signal.SIGBUS: _no_page,
+    signal.SIGILL: _no_instruction,
     signal.SIGXCPU: _no_time,
 }

@@ -93,6 +93,8 @@ class Endings:
         text = f"the {child.who} was killed and is still there after {seconds:g} s"
         finding = unread(
             f"{text}: device memory is not free for the command",
+            expected="the end of a killed process within seconds",
+            actual=f"there after {seconds:g} s",
             next_step="take another node, and look at this one's kernel log",
             fault=Fault.NODE_UNFIT,
         )

@@ -46,11 +46,15 @@ def be_the_writer(channel: socket.socket, report: ReportFile, parent: int) -> No
 
 
 def _let_go_of_streams(kept: int) -> None:
-    """Held open, they would not end for their reader, however long we hang."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for number in range(3):
-        if number != kept:
-            os.dup2(nowhere, number)
+    """Held open, they would not end for their reader, however long we hang.
+
+    Where there is no /dev/null the report says so, if it can be written.
+    """
+    with contextlib.suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for number in range(3):
+            if number != kept:
+                os.dup2(nowhere, number)
 
 
 def _serve(channel: socket.socket, report: ReportFile, parent: int) -> None:

@@ -152,7 +152,9 @@ class Journal:
             where = next((name for name in STAGES if not self.has_ended(name)), where)
             self.stage_started(where)
         self._fields["crash"] = crash.model_copy(update={"where": where})
-        self.check(CheckRecord.of(where, f"{where}.crash", finding))
+        self.check(
+            CheckRecord.of(where, f"{where}.crash", finding, source="what became of its process")
+        )
         self.stage_finished(where, Status.ERROR, finding.reason)
 
     def interrupted(self, name: str) -> None:

@@ -36,6 +36,8 @@ def judge(
     hung = (where == _DRIVER_STAGE and own) or not gone
     return unread(
         " ".join(parts),
+        expected=f"the end of {where} within {limit} s",
+        actual=f"{manner} after {seconds:.1f} s",
         next_step="take another node, and look at this one's kernel log"
         if hung
         else f"read `crash` in the report; raise {limit.partition('=')[0]} if it was only slow, "

@@ -16,7 +16,7 @@ def model_section(plan: Plan, cache: CacheFacts, checkpoint: CheckpointFacts) ->
     architectures = checkpoint.config.get("architectures")
     first = architectures[0] if isinstance(architectures, list) and architectures else ""
     quantised = checkpoint.quantization_config or {}
-    files = checkpoint.shards or checkpoint.beside.pickled.files
+    files = checkpoint.shards or checkpoint.pickled.files
     return Model(
         requested_id=plan.request.base_model_id,
         resolved_id=cache.model_id,

@@ -14,6 +14,8 @@ def node_section(facts: HostFacts) -> Node:
         kernel=machine.kernel,
         glibc=machine.glibc or None,
         container=machine.container or None,
+        processor=machine.processor or None,
+        x86_64_level=machine.x86_64_level,
         seccomp=machine.seccomp,
         no_new_privileges=machine.no_new_privileges,
         umask=None if machine.umask is None else f"{machine.umask:04o}",

@@ -89,9 +89,11 @@ def failed(
     return Finding(Status.FAIL, reason, expected, actual, next_step, fault)
 
 
-def unread(reason: str, *, next_step: str, fault: Fault | None = None) -> Finding:
+def unread(
+    reason: str, *, expected: str, actual: str, next_step: str, fault: Fault | None = None
+) -> Finding:
     """The fact could not be read, which is never a pass."""
-    return Finding(Status.ERROR, reason, next_step=next_step, fault=fault)
+    return Finding(Status.ERROR, reason, expected, actual, next_step, fault)
 
 
 def combine(statuses: list[Status]) -> Status:

@@ -121,7 +121,7 @@ def _run_part(
 
     facts, trouble = guarded(part.gather)
     if trouble is not None:
-        failed = CheckRecord.of(stage, f"{stage}.gather", trouble)
+        failed = CheckRecord.of(stage, f"{stage}.gather", trouble, source="the exception")
         return [failed, *_not_run(stage, part, "the facts could not be gathered")], False
     records = []
     for check in part.checks:
@@ -133,7 +133,9 @@ def _run_part(
     if publish is not None:
         sections, trouble = guarded(lambda: publish(facts))
         if trouble is not None:
-            records.append(CheckRecord.of(stage, f"{stage}.publish", trouble))
+            records.append(
+                CheckRecord.of(stage, f"{stage}.publish", trouble, source="the exception")
+            )
         for name, section in (sections or {}).items():
             sink.section(name, section)
     return records, True
@@ -174,6 +176,8 @@ def unexpected(error: BaseException) -> Finding:
         return found
     return unread(
         chain(error)[:2000],
+        expected="a step that ends with an answer",
+        actual=type(error).__name__,
         next_step="read the traceback in the log; if neither model nor node is at fault, report it "
         "with this file",
         fault=Fault.INTERNAL,

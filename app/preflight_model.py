@@ -23,7 +23,8 @@ from app.limits import NEVER
 from app.model_section import model_section
 from app.pipeline import Part, Stage
 from app.plan import Plan
-from app.probes.hub import Means, resolve_model
+from app.probes.fetch_request import Means
+from app.probes.hub import resolve_model
 from app.probes.safetensors import read_checkpoint
 from app.sections import Section
 from app.settings import BootSettings

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
+from app.facts.memory_part import PhaseT, PlaceT
 from app.sections import Section
 
 
@@ -13,8 +12,8 @@ class ForecastPart(Section):
     """One thing that takes memory: surely, and at most; `basis` says how it was found."""
 
     name: str
-    place: Literal["device", "host"]
-    phase: Literal["always", "load", "training", "loss", "backward"]
+    place: PlaceT
+    phase: PhaseT
     low_bytes: int
     high_bytes: int
     basis: str

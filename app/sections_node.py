@@ -23,14 +23,16 @@ class NodeFolder(Section):
 class Node(Section):
     """The machine and the container as this process sees them; None is what could not be read.
 
-    `cpu_quota` is in processors. `limits` are the soft limits that are set, by their names in
-    `man prlimit`; what is not in it is unlimited.
+    `x86_64_level` is 3 for a processor of x86-64-v3. `cpu_quota` is in processors. `limits` are the
+    soft limits that are set, by their names in `man prlimit`; what is not in it is unlimited.
     """
 
     machine: str
     kernel: str
     glibc: str | None = None
     container: str | None = None
+    processor: str | None = None
+    x86_64_level: int | None = None
     seccomp: int | None = None
     no_new_privileges: bool | None = None
     umask: str | None = None

@@ -67,6 +67,15 @@ _NUMBER = re.compile(r"\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?\s*", re
 # An option of torch's allocator; its list in brackets is cut out before.
 _OPTION = re.compile(r"[^:;=\[\]]+:[^:;\[\]]+|[^:;=\[\]]+:\[\]")
 
+# Of accelerate's `DynamoBackend`, which takes lower case too.
+DYNAMO_BACKENDS = frozenset(
+    (
+        *("AOT_EAGER", "AOT_TORCHXLA_TRACE_ONCE", "AOT_TS_NVFUSER", "CUDAGRAPHS", "EAGER"),
+        *("FX2TRT", "HPU_BACKEND", "INDUCTOR", "NEURON", "NO", "NVPRIMS_NVFUSER", "OFI"),
+        *("ONNXRT", "TENSORRT", "TORCHXLA_TRACE_ONCE", "TVM"),
+    )
+)
+
 # As `logging` knows them; it takes neither lower case nor numbers as text.
 _LEVEL = re.compile(r"CRITICAL|FATAL|ERROR|WARN|WARNING|INFO|DEBUG|NOTSET")
 _ANY_LEVEL = re.compile(_LEVEL.pattern, re.IGNORECASE)
@@ -98,6 +107,8 @@ _TYPES: dict[str, tuple[Callable[[str], object], str]] = {
     **dict.fromkeys(
         (
             *("ACCELERATE_CPU_AFFINITY", "ACCELERATE_DEBUG_MODE", "ACCELERATE_ENABLE_RICH"),
+            *("ACCELERATE_DYNAMO_USE_DYNAMIC", "ACCELERATE_DYNAMO_USE_FULLGRAPH"),
+            "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION",
             *("ACCELERATE_INIT_INCLUDE_BUFFERS", "ACCELERATE_USE_CPU", "ACCELERATE_USE_DEEPSPEED"),
             *("ACCELERATE_USE_FSDP", "ACCELERATE_USE_MEGATRON_LM", "FORK_LAUNCHED"),
             "USE_TORCH_XLA",
@@ -107,6 +118,15 @@ _TYPES: dict[str, tuple[Callable[[str], object], str]] = {
     "ACCELERATE_MIXED_PRECISION": (
         re.compile(r"|no|fp16|bf16|fp8", re.IGNORECASE).fullmatch,
         "no, fp16, bf16 or fp8",
+    ),
+    "ACCELERATE_DYNAMO_BACKEND": (
+        lambda value: value.upper() in DYNAMO_BACKENDS,
+        "no, inductor, eager or another backend of accelerate's",
+    ),
+    "ACCELERATE_FP8_BACKEND": (re.compile(r"NO|AO|TE|MSAMP").fullmatch, "NO, AO, TE or MSAMP"),
+    "ACCELERATE_TORCH_DEVICE": (
+        re.compile(r"(cpu|cuda)(:(0|[1-9][0-9]{0,2}))?").fullmatch,
+        "cuda, cuda:0 or cpu",
     ),
     "ACCELERATE_LOG_LEVEL": (_ANY_LEVEL.fullmatch, _A_LEVEL),
     "PYTORCH_MATCHER_LOGLEVEL": (_ANY_LEVEL.fullmatch, _A_LEVEL),

@@ -52,9 +52,11 @@ def unexplained(course: Course) -> CheckRecord | None:
     where = (lacking + blocked)[0]
     lost = unread(
         f"stage {where} has no result, and nothing says why",
+        expected="a result of every stage, or the reason why there is none",
+        actual=course.stages[where].status,
         next_step="report it with this file and the log",
     )
-    return CheckRecord.of(where, f"{where}.ended", lost)
+    return CheckRecord.of(where, f"{where}.ended", lost, source="the report itself")
 
 
 def settle(course: Course) -> dict[str, object]:

@@ -6,7 +6,7 @@ memory. The supervisor has one thread, so a fork copies no foreign lock.
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
 import signal
 import sys
@@ -24,6 +24,8 @@ from app.signals import ENDING, TOLD
 _APP_PARENT = Path(__file__).resolve().parent.parent
 # What our own handlers and Python's defaults must not pass on to a spawned program.
 _DEFAULTS = (*ENDING, *TOLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGALRM)
+# How a profile of seccomp answers the calls that it does not allow.
+_REFUSED = (errno.EPERM, errno.ENOSYS)
 _BUG = 70  # what a forked child leaves with after an exception; the supervisor judges it
 
 
@@ -82,27 +84,46 @@ def _spawned(environ: Mapping[str, str], said: Callable[[str], None]) -> Child:
 
 
 def _forked(main: Callable[[BinaryIO], None], said: Callable[[str], None]) -> Child:
+    nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     events_end, events = os.pipe()
     output_end, output = os.pipe()
     trace = os.memfd_create("trace")
     parent = os.getpid()
     try:
         pid = os.fork()
+        if pid == 0:
+            _become(main, parent, events, (nothing, output, output), trace)
+        _lead_a_group(pid)
     except OSError:
-        for each in (events_end, events, output_end, output, trace):
+        for each in (events_end, output_end, trace):
             os.close(each)
         raise
-    if pid == 0:
-        _become(main, parent, events, output, trace)
-    os.close(events)
-    os.close(output)
-    with contextlib.suppress(OSError):  # the child does it too: whoever comes first
-        os.setpgid(pid, pid)
+    finally:
+        for each in (events, output, nothing):
+            os.close(each)
     return Child("preflight", pid, Ends(events_end, output_end, trace), said)
 
 
+def _lead_a_group(pid: int) -> None:
+    """Give a child its own group. It does so itself too: whoever comes first.
+
+    Raises OSError, with the child ended, where a policy refuses that.
+    """
+    try:
+        os.setpgid(pid, pid)
+    except OSError as error:
+        if error.errno in _REFUSED:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
+
+
 def _become(
-    main: Callable[[BinaryIO], None], parent: int, events: int, output: int, trace: int
+    main: Callable[[BinaryIO], None],
+    parent: int,
+    events: int,
+    streams: tuple[int, int, int],
+    trace: int,
 ) -> NoReturn:
     """The forked child, which never returns into the supervisor's code."""
     code = _BUG
@@ -113,9 +134,8 @@ def _become(
             # Under a limit of file sizes a write must end in an error, which can be told.
             if each != signal.SIGXFSZ:
                 signal.signal(each, signal.SIG_DFL)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
         close_all_but(events, trace)
         trace_into(trace)
         if die_with(parent):
@@ -131,7 +151,29 @@ def _become(
 
 
 def _no_process(error: OSError) -> BootError:
-    """A limit, or a machine without memory: what ends elsewhere frees a place here."""
+    """A limit, or a machine without memory: what ends elsewhere frees a place here.
+
+    A policy's refusal and a container without devices are there next time too.
+    """
+    if error.filename == os.devnull:
+        return BootError(
+            f"{os.devnull} cannot be opened: {os.strerror(error.errno or 0)}",
+            fault=Fault.CONFIG,
+            expected=f"a /dev with the usual devices, {os.devnull} among them",
+            actual=f"{type(error).__name__} errno {error.errno}",
+            source="open(2)",
+            next_step="start the container with its engine's own /dev, or mount the host's there",
+        )
+    if error.errno in _REFUSED:
+        return BootError(
+            f"the system refuses a call that every boot makes: {os.strerror(error.errno)}",
+            fault=Fault.CONFIG,
+            expected="fork, setpgid, memfd_create, pipe2 and execve are allowed",
+            actual=f"{type(error).__name__} errno {error.errno}",
+            source="seccomp(2)",
+            next_step="start the container with its engine's default profile of seccomp, or take "
+            "these calls into the site's own",
+        )
     return BootError(
         f"no process could be started: {os.strerror(error.errno or 0)}",
         fault=Fault.TEMPORARY,

@@ -210,7 +210,7 @@ class Supervisor:
         return finding is None
 
     def _not_started(self, finding: Finding) -> None:
-        self._journal.check(CheckRecord.of("job", "job.command", finding))
+        self._journal.check(CheckRecord.of("job", "job.command", finding, source="the kernel"))
         self._journal.stage_finished("job", Status.FAIL, finding.reason)
 
     def _hand_over(self) -> None:
@@ -236,6 +236,8 @@ class Supervisor:
 def _hung_settings() -> Finding:
     return unread(
         f"the settings could not be read within {_SETTINGS_S:g} s",
+        expected=f"settings and files of secrets within {_SETTINGS_S:g} s",
+        actual="no answer",
         next_step="look at the mounts of /run/secrets and of the image's own files",
         fault=Fault.TEMPORARY,
     )

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from tests.fakes_preflight import model_files, write_model
+from tests.reports import assert_findings_are_whole
 
 ROOT = Path(__file__).resolve().parent.parent
 PLAYED = ROOT / "tests" / "played"
@@ -166,6 +167,7 @@ def ended(boot: Boot, code: int, state: str = "complete") -> None:
     assert found == code, boot.err
     report = boot.report
     assert (report["exit"]["process_code"], report["state"]) == (code, state), report["exit"]
+    assert_findings_are_whole(report)
     (line,) = boot.out.splitlines()
     assert json.loads(line)["exit"] == code
     assert not boot.left()

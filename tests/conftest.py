@@ -14,7 +14,12 @@ from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
+import hypothesis
 import pytest
+
+# A timed test fails on a busy machine and tells nothing: times belong in bench/.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED_CACHE = REPOSITORY / ".cache" / "tests"

@@ -13,7 +13,6 @@ import socket
 import ssl
 import struct
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -202,13 +201,3 @@ def serving(hub: Hub, tls: ssl.SSLContext | None = None) -> Iterator[Hub]:
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-def waited(true: object, seconds: float = 20.0) -> bool:
-    """Whether a fact becomes true in that time; `true` is called."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if callable(true) and true():
-            return True
-        time.sleep(0.02)
-    return False

@@ -14,7 +14,7 @@ from app.checks._quant_state import NF4 as NF4_TABLE
 from app.config import ModelRequest
 from app.outcome import Finding
 from app.plan import DownloadT, Plan, VerifyT
-from app.probes.safetensors import BITS
+from app.probes.headers import BITS
 from app.profiles import PROFILES
 
 FactsT = TypeVar("FactsT")

@@ -85,7 +85,6 @@ V100_BOARD = replace(
     },
 )
 NVML = NvmlFacts(
-    library="/usr/lib/libnvidia-ml.so.580.95.05",
     init_error=0,
     call="nvmlDeviceGetName",
     driver="580.95.05",
@@ -124,6 +123,11 @@ V100_FACTS = replace(
 def changed(facts: GpuFacts = FACTS, **changes: Any) -> GpuFacts:
     """The facts with fields of theirs changed."""
     return replace(facts, **changes)
+
+
+def visible(text: str) -> dict[str, str]:
+    """CUDA_VISIBLE_DEVICES as it was asked for."""
+    return {"CUDA_VISIBLE_DEVICES": text}
 
 
 def with_device(facts: GpuFacts = FACTS, **changes: Any) -> GpuFacts:

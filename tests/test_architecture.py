@@ -127,16 +127,18 @@ def test_nothing_branches_on_the_name_of_a_profile(path: Path) -> None:
 
 @pytest.mark.parametrize("name", CHECK_MODULES)
 def test_every_judge_that_is_written_is_listed(name: str) -> None:
-    """A judge is a public function of the module from facts and plan to a Finding.
+    """A judge is a public function from facts and plan to a Finding, there or in a family's module.
 
     `app.checks.precision` makes its judges of the rules of `app.checks._contract`.
     """
     module = importlib.import_module(f"app.checks.{name}")
     checks: tuple[Check[object], ...] = module.CHECKS
     listed = {getattr(check.judge, "__name__", "") for check in checks}
+    families = [each for each in vars(module).values() if inspect.ismodule(each)]
     written = {
         function.__name__
-        for function in vars(module).values()
+        for place in (module, *families)
+        for function in vars(place).values()
         if inspect.isfunction(function)
         and function.__module__.startswith("app.checks.")
         and not function.__name__.startswith("_")

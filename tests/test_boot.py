@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from app.stages import STAGES
+from tests.reports import assert_findings_are_whole
 from tests.tiny_models import Kind, tiny_model
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,6 +58,7 @@ def boot(folder: Path, settings: Mapping[str, str], *arguments: str) -> Boot:
     )
     report = folder / settings.get("BOOT_REPORT_DIR", "reports") / "boot-report.json"
     found = json.loads(report.read_text()) if report.is_file() else {}
+    assert_findings_are_whole(found or {"checks": []})
     return Boot(done.returncode, done.stdout, done.stderr, found)
 
 

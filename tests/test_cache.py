@@ -9,85 +9,43 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from huggingface_hub import errors as hub_errors
 
 from app import rehearsal
-from app.checks.cache import CHECKS
 from app.exits import ExitCode, exit_code
-from app.facts.cache import CacheFacts
-from app.facts.host import offline_variable
+from app.facts.surroundings import offline_variable
 from app.outcome import Fault, Status
-from app.probes.hub import Means, resolve_model
 from app.probes.hub_errors import cause_of, fault_of
 from app.probes.hub_steps import finding_of
 from app.probes.names import read_tables, unsloth_models_folder
+from tests.cache_stage import Asked, refused
 from tests.fake_hub import COMMIT, Hub, serving
-from tests.fakes_preflight import (
-    PLAIN,
-    TOKEN,
-    findings,
-    model_files,
-    plan_for,
-    write_model,
-)
-
-NOBODY = "http://127.0.0.1:9"
-REPOSITORY = Path(__file__).resolve().parents[1]
-pytestmark = pytest.mark.usefixtures("_direct")
-
-
-@pytest.fixture
-def _direct(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No proxy of the machine between the client and the fake hub."""
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
-
-
-def code_of(facts: CacheFacts, **plan: Any) -> ExitCode | None:
-    """The exit code of the first check that blocks."""
-    said = findings(CHECKS, facts, plan_for(**plan))
-    for check in CHECKS:
-        if said[check.id].status.blocks:
-            return exit_code(said[check.id].fault or check.fault)
-    return None
-
-
-def ask(tmp_path: Path, hub: Hub | None = None, **plan: Any) -> CacheFacts:
-    """Resolve with a cache of its own; waits between attempts cost nothing."""
-    environ = {
-        "HOME": str(tmp_path),
-        "HF_HUB_CACHE": str(tmp_path / "hub"),
-        "HF_ENDPOINT": hub.url if hub else NOBODY,
-    }
-    asked = plan_for(**{"model": "org/tiny"} | plan)
-    means = Means(wait=lambda _seconds: None)
-    return resolve_model(asked, environ, token=TOKEN, means=means)
+from tests.fakes_preflight import PLAIN, TOKEN, model_files, write_model
 
 
 def test_a_repository_is_downloaded_once_and_then_comes_from_the_cache(tmp_path: Path) -> None:
     files = model_files(PLAIN, n_shards=2) | {"pytorch_model.bin": b"x", "README.md": b"x"}
     with serving(Hub(files)) as hub:
-        facts = ask(tmp_path, hub)
-        asked = len(hub.requests)
-        again = ask(tmp_path, hub)
-        assert len(hub.requests) == asked
-    assert (facts.revision, facts.downloaded, again.downloaded) == (COMMIT, True, False)
-    assert code_of(facts) is code_of(again) is None
+        first = Asked(tmp_path, hub.url)
+        n_requests = len(hub.requests)
+        again = Asked(tmp_path, hub.url)
+        assert len(hub.requests) == n_requests
+    facts = first.facts
+    assert (facts.revision, facts.downloaded, again.facts.downloaded) == (COMMIT, True, False)
+    assert first.code is again.code is None
     assert not any("pytorch_model.bin" in request for request in hub.requests)
     assert {entry.name for entry in facts.files} == set(files) - {"pytorch_model.bin", "README.md"}
     assert f"Bearer {TOKEN}" in hub.tokens
     assert facts.resolved is not None
     assert facts.resolved.folder.name == COMMIT
-    assert TOKEN not in repr(facts) + repr(again)
+    assert TOKEN not in repr(facts) + repr(again.facts)
     # Nothing but the cache from here on.
-    assert ask(tmp_path, None, download="never").revision == COMMIT
-    assert ask(tmp_path, None, download="never", revision=COMMIT).revision == COMMIT
-    assert code_of(ask(tmp_path, None, download="never", revision="v2")) == ExitCode.NOINPUT
+    assert Asked(tmp_path, download="never").facts.revision == COMMIT
+    assert Asked(tmp_path, download="never", revision=COMMIT).facts.revision == COMMIT
+    assert Asked(tmp_path, download="never", revision="v2").code == ExitCode.NOINPUT
 
 
 @pytest.mark.parametrize(
@@ -114,84 +72,76 @@ def test_a_repository_is_downloaded_once_and_then_comes_from_the_cache(tmp_path:
     ],
 )
 def test_what_the_hub_says_becomes_a_code(
-    tmp_path: Path, status: int, headers: dict[str, str], code: ExitCode
+    status: int, headers: dict[str, str], code: ExitCode
 ) -> None:
     with serving(Hub({}, always=(status, headers))) as hub:
-        facts = ask(tmp_path, hub)
-    assert code_of(facts) == code
-    assert facts.failure is not None
-    assert str(status) in facts.failure.reason
-    assert TOKEN not in repr(facts)
-    asked = sum("/api/models/org/tiny" in request for request in hub.requests)
-    assert (asked > 1) == (code is ExitCode.TEMPFAIL)
+        cause = refused(hub)
+    finding = finding_of(cause, what="x", expected="y", has_token=True)
+    assert exit_code(cause.fault) == code
+    assert f"HTTP {status}" in finding.reason
+    assert ("rate limit" in finding.next_step) == (status == 429)
+    assert TOKEN not in repr(finding)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_hub_that_stays_busy_is_asked_five_times_in_all(tmp_path: Path, status: int) -> None:
+    with serving(Hub({}, always=(status, {}))) as hub:
+        asked = Asked(tmp_path, hub.url)
+    assert (asked.code, len(asked.waits)) == (ExitCode.TEMPFAIL, 4)
 
 
 def test_a_hub_that_recovers_is_asked_again(tmp_path: Path) -> None:
     with serving(Hub(model_files(), answers=[(429, {}), (500, {})])) as hub:
-        facts = ask(tmp_path, hub)
+        facts = Asked(tmp_path, hub.url).facts
     assert (facts.revision, facts.downloaded) == (COMMIT, True)
 
 
 def test_nobody_at_the_address_is_temporary(tmp_path: Path) -> None:
-    facts = ask(tmp_path)
-    assert code_of(facts) == ExitCode.TEMPFAIL
-    assert facts.failure is not None
-    assert "ConnectError" in facts.failure.actual
+    asked = Asked(tmp_path)
+    assert asked.code == ExitCode.TEMPFAIL
+    assert "ConnectError" in asked.first.actual
     for word in ("network", "proxy", "HF_ENDPOINT"):
-        assert word in facts.failure.next_step
-    assert "HF_TOKEN" not in facts.failure.next_step
+        assert word in asked.first.next_step
+    assert "HF_TOKEN" not in asked.first.next_step
 
 
 def test_a_relative_folder_that_is_not_there_is_told_from_a_name_of_the_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    facts = ask(tmp_path, model="m/trunc")
-    assert facts.failure is not None
+    found = Asked(tmp_path, model="m/trunc", download="never").first
     assert f"m/trunc is taken for a name of the hub: there is no folder {tmp_path}/m/trunc" in (
-        facts.failure.reason
+        found.reason
     )
-    assert "its whole path in BOOT_BASE_MODEL_ID" in facts.failure.next_step
-
-
-@pytest.mark.parametrize(("status", "named"), [(429, True), (503, False)])
-def test_a_token_helps_against_a_rate_limit_only(tmp_path: Path, status: int, named: bool) -> None:
-    with serving(Hub({}, always=(status, {}))) as hub:
-        facts = ask(tmp_path, hub)
-    assert facts.failure is not None
-    assert ("HF_TOKEN" in facts.failure.next_step) == named
+    assert "its whole path in BOOT_BASE_MODEL_ID" in found.next_step
 
 
 def test_an_address_without_a_scheme_is_a_mistake(tmp_path: Path) -> None:
-    facts = ask(tmp_path, Hub({}, url="localhost"))
-    assert code_of(facts) == ExitCode.CONFIG
+    assert Asked(tmp_path, "localhost").code == ExitCode.CONFIG
 
 
-def test_a_page_instead_of_the_hubs_json_is_temporary(tmp_path: Path) -> None:
+def test_a_page_instead_of_the_hubs_json_is_temporary() -> None:
     with serving(Hub({}, always=(200, {"Content-Type": "text/html"}), page=b"<html>")) as hub:
-        assert code_of(ask(tmp_path, hub)) == ExitCode.TEMPFAIL
+        assert refused(hub).is_temporary
 
 
 def test_a_cut_off_cache_is_completed_or_named(tmp_path: Path) -> None:
     with serving(Hub(model_files(PLAIN, n_shards=2))) as hub:
-        folder = ask(tmp_path, hub).folder
+        folder = Asked(tmp_path, hub.url).facts.folder
         assert folder is not None
         (folder / "model-00002-of-00002.safetensors").unlink()
-        facts = ask(tmp_path, hub, download="never")
-        assert code_of(facts) == ExitCode.NOINPUT
-        assert code_of(ask(tmp_path, hub)) is None
+        assert Asked(tmp_path, hub.url, download="never").code == ExitCode.NOINPUT
+        assert Asked(tmp_path, hub.url).code is None
 
 
 @pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
 def test_offline_means_the_cache_only_and_says_which_variable(
     tmp_path: Path, variable: str
 ) -> None:
-    environ = {"HOME": str(tmp_path), variable: "1", "HF_ENDPOINT": NOBODY}
-    facts = resolve_model(plan_for(model="org/tiny"), environ)
-    assert code_of(facts) == ExitCode.NOINPUT
-    assert facts.failure is not None
-    assert variable in facts.failure.reason
-    assert variable in facts.failure.next_step
+    asked = Asked(tmp_path, environ={variable: "1"})
+    assert asked.code == ExitCode.NOINPUT
+    assert variable in asked.first.reason
+    assert variable in asked.first.next_step
 
 
 def test_only_what_the_client_takes_for_true_is_offline() -> None:
@@ -202,8 +152,8 @@ def test_only_what_the_client_takes_for_true_is_offline() -> None:
 @pytest.mark.parametrize("model", ["{}", "~/model", "$HOME/model"])
 def test_a_local_folder_is_taken_as_it_is(tmp_path: Path, model: str) -> None:
     folder = write_model(tmp_path / "model", model_files())
-    facts = ask(tmp_path, model=model.format(folder), hardware="h100")
-    assert (facts.folder, facts.origin, code_of(facts)) == (folder, "folder", None)
+    asked = Asked(tmp_path, model=model.format(folder), hardware="h100")
+    assert (asked.facts.folder, asked.facts.origin, asked.code) == (folder, "folder", None)
 
 
 ODD = b"odd\xff".decode(errors="surrogateescape")
@@ -218,13 +168,12 @@ def test_a_path_that_utf8_cannot_carry_is_a_setting(
     for name in ("model", "org/model"):
         write_model(here / name, model_files())
     monkeypatch.chdir(here)
-    facts = resolve_model(plan_for(model=model), {"HOME": str(here), "HF_ENDPOINT": NOBODY})
-    assert code_of(facts) == ExitCode.CONFIG
-    assert facts.failure is not None
-    assert f"{tmp_path}/odd\\udcff" in facts.failure.reason
-    assert "UTF-8" in facts.failure.next_step
-    repr(facts.failure).encode()
-    assert facts.resolved is None
+    asked = Asked(here, model=model)
+    assert asked.code == ExitCode.CONFIG
+    assert f"{tmp_path}/odd\\udcff" in asked.first.reason
+    assert "UTF-8" in asked.first.next_step
+    repr(asked.first).encode()
+    assert asked.facts.resolved is None
 
 
 def test_a_relative_folder_is_made_absolute(
@@ -232,21 +181,21 @@ def test_a_relative_folder_is_made_absolute(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_model(tmp_path / "org" / "tiny", model_files())
-    assert ask(tmp_path).folder == tmp_path / "org" / "tiny"
+    assert Asked(tmp_path).facts.folder == tmp_path / "org" / "tiny"
 
 
 def test_a_snapshot_of_the_hubs_cache_knows_its_commit(tmp_path: Path) -> None:
     folder = tmp_path / "models--org--tiny" / "snapshots" / COMMIT
     write_model(folder, model_files())
-    facts = ask(tmp_path, model=str(folder), revision=COMMIT)
+    facts = Asked(tmp_path, model=str(folder), revision=COMMIT).facts
     assert (facts.revision, facts.ignored_revision) == (COMMIT, None)
     assert "org/tiny" in facts.reason
 
 
 def test_a_revision_of_a_folder_warns(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model", model_files())
-    facts = ask(tmp_path, model=str(folder), revision="v1")
-    assert findings(CHECKS, facts, plan_for())["cache.resolved"].status is Status.WARN
+    asked = Asked(tmp_path, model=str(folder), revision="v1")
+    assert asked.findings["cache.resolved"].status is Status.WARN
 
 
 @pytest.mark.parametrize(
@@ -268,22 +217,22 @@ def test_a_revision_of_a_folder_warns(tmp_path: Path) -> None:
 def test_what_is_neither_folder_nor_name_is_refused(
     tmp_path: Path, model: str, code: ExitCode
 ) -> None:
-    assert code_of(ask(tmp_path, model=model)) == code
+    assert Asked(tmp_path, model=model).code == code
 
 
 def test_a_file_and_an_empty_folder_are_no_model(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
     for name in ("file", "empty"):
-        assert code_of(ask(tmp_path, model=str(tmp_path / name))) == ExitCode.NOINPUT
+        assert Asked(tmp_path, model=str(tmp_path / name)).code == ExitCode.NOINPUT
 
 
 def test_an_incomplete_folder_is_left_to_the_checkpoint_stage(tmp_path: Path) -> None:
     files = model_files(PLAIN, n_shards=2)
     del files["model-00001-of-00002.safetensors"]
-    facts = ask(tmp_path, model=str(write_model(tmp_path / "m", files)))
-    assert facts.missing == ("model-00001-of-00002.safetensors",)
-    assert findings(CHECKS, facts, plan_for())["cache.complete"].status is Status.SKIP
+    asked = Asked(tmp_path, model=str(write_model(tmp_path / "m", files)))
+    assert asked.facts.missing == ("model-00001-of-00002.safetensors",)
+    assert asked.findings["cache.complete"].status is Status.SKIP
 
 
 def test_the_rehearsal_is_built_below_bootguards_cache(
@@ -295,19 +244,18 @@ def test_the_rehearsal_is_built_below_bootguards_cache(
         return write_model(root / "tiny", model_files())
 
     monkeypatch.setattr(rehearsal, "ensure", build)
-    facts = ask(tmp_path, model=rehearsal.MODEL_NAME)
-    assert facts.folder == tmp_path / ".cache" / "bootguard" / "tiny"
-    assert code_of(facts) is None
+    asked = Asked(tmp_path, model=rehearsal.MODEL_NAME)
+    assert asked.facts.folder == tmp_path / ".cache" / "bootguard" / "tiny"
+    assert asked.code is None
 
 
 def test_a_rehearsal_that_cannot_be_built_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rehearsal, "_BUILDER_MODULE", "tests.no_such_builder")
-    facts = ask(tmp_path, model=rehearsal.MODEL_NAME)
-    assert code_of(facts) == ExitCode.INTERNAL
-    assert facts.failure is not None
-    assert "No module named tests.no_such_builder" in facts.failure.actual
+    asked = Asked(tmp_path, model=rehearsal.MODEL_NAME)
+    assert asked.code == ExitCode.INTERNAL
+    assert "No module named tests.no_such_builder" in asked.first.actual
 
 
 @pytest.mark.parametrize(
@@ -372,10 +320,32 @@ def test_every_name_that_unsloth_knows_maps_as_unsloth_maps_it(tmp_path: Path) -
 
 def test_the_mapping_is_of_gpu_profiles_only(tmp_path: Path) -> None:
     gemma = "unsloth/gemma-3n-E2B-it"
-    mapped = ask(tmp_path, model=gemma, hardware="h100", download="never")
-    kept = ask(tmp_path, model=gemma, hardware="cpu", download="never")
-    assert (mapped.model_id, kept.model_id) == (f"{gemma}-unsloth-bnb-4bit", gemma)
-    assert code_of(mapped) == code_of(kept) == ExitCode.NOINPUT
+    mapped = Asked(tmp_path, model=gemma, hardware="h100", download="never")
+    kept = Asked(tmp_path, model=gemma, hardware="cpu", download="never")
+    named = (mapped.facts.model_id, kept.facts.model_id)
+    assert named == (f"{gemma}-unsloth-bnb-4bit", gemma)
+    assert mapped.code == kept.code == ExitCode.NOINPUT
+
+
+def test_an_environment_without_unsloth_is_told_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [])
+    asked = Asked(tmp_path, hardware="h100")
+    assert asked.code == ExitCode.INTERNAL
+    assert "unsloth is not installed" in asked.findings["cache.resolved"].reason
+
+
+@pytest.mark.parametrize(("model", "hardware"), [(".", "cpu"), ("org/tiny", "h100")])
+def test_a_working_folder_that_was_removed_is_no_mistake_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, hardware: str
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    here.rmdir()
+    asked = Asked(tmp_path, model=model, hardware=hardware, download="never")
+    assert asked.code == ExitCode.NOINPUT
 
 
 def test_tables_of_another_shape_are_refused_not_guessed(tmp_path: Path) -> None:
@@ -384,7 +354,7 @@ def test_tables_of_another_shape_are_refused_not_guessed(tmp_path: Path) -> None
         read_tables(tmp_path)
 
 
-def chained(outer: BaseException, cause: BaseException) -> BaseException:
+def chained(outer: BaseException, cause: BaseException | None) -> BaseException:
     outer.__cause__ = cause
     return outer
 
@@ -400,23 +370,19 @@ def not_valid_yet() -> ssl.SSLCertVerificationError:
     return error
 
 
-ABSENT = hub_errors.LocalEntryNotFoundError("no")
+def not_cached(cause: BaseException | None) -> BaseException:
+    """What the client says of whatever kept it from the hub."""
+    return chained(hub_errors.LocalEntryNotFoundError("no"), cause)
 
 
 @pytest.mark.parametrize(
     ("error", "fault"),
     [
-        (chained(hub_errors.LocalEntryNotFoundError("no"), http(429)), Fault.TEMPORARY),
-        (chained(hub_errors.LocalEntryNotFoundError("no"), http(403)), Fault.ACCESS_DENIED),
-        (
-            chained(hub_errors.LocalEntryNotFoundError("no"), hub_errors.OfflineModeIsEnabled()),
-            Fault.MODEL_ABSENT,
-        ),
-        (
-            chained(hub_errors.LocalEntryNotFoundError("no"), httpx.ReadTimeout("late")),
-            Fault.TEMPORARY,
-        ),
-        (ABSENT, Fault.MODEL_ABSENT),
+        (not_cached(http(429)), Fault.TEMPORARY),
+        (not_cached(http(403)), Fault.ACCESS_DENIED),
+        (not_cached(hub_errors.OfflineModeIsEnabled()), Fault.MODEL_ABSENT),
+        (not_cached(httpx.ReadTimeout("late")), Fault.TEMPORARY),
+        (not_cached(None), Fault.MODEL_ABSENT),
         (OSError(errno.ENOSPC, "full"), Fault.READ_ERROR),
         (PermissionError(errno.EACCES, "no"), Fault.CONFIG),
         (OSError("Consistency check failed"), Fault.TEMPORARY),

@@ -159,6 +159,7 @@ def test_two_quant_states_of_one_weight_are_one_too_many(tmp_path: Path) -> None
         (NF4 | {"bnb_4bit_quant_type": "fp4"}, PACKED, True, ExitCode.DATAERR),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, PLAIN, True, ExitCode.DATAERR),
         (NF4, PACKED, False, ExitCode.CONFIG),
+        (NF4 | {"quant_method": None}, PACKED, True, None),  # load_in_4bit tells it
         (NF4, PLAIN, True, ExitCode.DATAERR),
         (None, PACKED, True, ExitCode.DATAERR),
         ({}, PLAIN, True, ExitCode.DATAERR),

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from app.exits import ExitCode
-from app.facts.beside import Beside
 from app.facts.families import Families
 from app.outcome import Finding, Status
 from app.probes import model_types
@@ -39,7 +38,7 @@ def said_of(
 ) -> dict[str, Finding]:
     files = model_files() | {"config.json": json.dumps(config).encode()}
     facts = read_checkpoint(write_model(folder, files))
-    return judge(replace(facts, beside=Beside(families=KNOWN)), hardware=hardware, **request)
+    return judge(replace(facts, families=KNOWN), hardware=hardware, **request)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +101,7 @@ def test_tables_that_cannot_be_read_refuse_nothing(
 ) -> None:
     files = model_files() | {"config.json": b'{"model_type": "anything"}'}
     facts = read_checkpoint(write_model(tmp_path, files))
-    finding = judge(replace(facts, beside=Beside(families=families)))["checkpoint.family"]
+    finding = judge(replace(facts, families=families))["checkpoint.family"]
     assert finding.status is Status.SKIP
 
 
@@ -110,7 +109,7 @@ def test_the_installed_families_are_read_without_an_import(tmp_path: Path) -> No
     """The guard of these tests fails one that imports transformers."""
     config = json.dumps({"model_type": "gemma3n", "text_config": {"a": 1}}).encode()
     facts = read_checkpoint(write_model(tmp_path, model_files() | {"config.json": config}))
-    found = facts.beside.families
+    found = facts.families
     assert found is not None
     assert found.knows("gemma3n")
     assert found.near("gema3n")[0] == "gemma3n"
@@ -166,7 +165,6 @@ def test_tables_of_other_releases_are_read_too(tmp_path: Path) -> None:
 
 def test_a_transformers_that_is_not_there_says_nothing(tmp_path: Path) -> None:
     assert model_types.families_in(tmp_path, {"model_type": "llama"}) == Families()
-    assert model_types.package_folder("no_such_package_here") is None
 
 
 LLAMA = {

@@ -86,19 +86,27 @@ def test_a_small_file_that_the_load_would_die_on_is_named(
         ("tokenizer_config.json", b'{"chat_template": "{% endif %}"}', "broken at line 1"),
         (
             "tokenizer_config.json",
-            b'{"chat_template": [{"name": "a", "template": ""}, {"name": "b", "template": "{{"}]}',
+            b'{"chat_template": [{"name": "b", "template": "{{"}, {"name": "a", "template": ""}]}',
             "broken at line 1",
         ),
         ("tokenizer_config.json", b'{"chat_template": {"default": "{% x %}"}}', "unknown tag 'x'"),
     ],
 )
-def test_a_chat_template_that_jinja_cannot_parse_is_named(
+def test_a_chat_template_that_jinja_cannot_parse_warns(
     tmp_path: Path, name: str, content: bytes, said: str
 ) -> None:
-    found = said_of(tmp_path, model_files() | {name: content})
+    """A job on plain text never formats a chat."""
+    finding = said_of(tmp_path, model_files() | {name: content})["checkpoint.tokenizer"]
+    assert finding.status is Status.WARN
+    assert finding.reason.startswith(f"{name}: its chat template is ")
+    assert said in finding.reason
+    assert f"correct the template in {name}" in finding.next_step
+
+
+def test_a_page_in_a_templates_place_is_no_template(tmp_path: Path) -> None:
+    """Jinja would take it for a text without any message in it."""
+    found = said_of(tmp_path, model_files() | {"chat_template.jinja": PAGE})
     assert failing(found) == {"tokenizer": ExitCode.DATAERR}
-    assert found["checkpoint.tokenizer"].reason.startswith(f"{name}: its chat template is ")
-    assert said in found["checkpoint.tokenizer"].reason
 
 
 @pytest.mark.parametrize(
@@ -132,6 +140,30 @@ def test_an_index_without_metadata_dies_in_the_load(
     found = said_of(tmp_path, files)
     assert failing(found)["index"] == ExitCode.DATAERR
     assert "model.safetensors.index.json: its metadata" in found["checkpoint.index"].reason
+
+
+@pytest.mark.parametrize(
+    ("tensors", "changes", "said", "step"),
+    [
+        (PLAIN, {"quantization_config": {}}, "quantization_config is empty", "remove"),
+        (PLAIN, {"quantization_config": {"bits": 4}}, "names no quant_method", "remove"),
+        (PLAIN, {"text_config": {"quantization_config": {}}}, "text_config.quantization_c", "rem"),
+        (PACKED, {"quantization_config": {}}, "quantization_config is empty", "fetch config.json"),
+        (
+            {**PLAIN, "a.qweight": ("I32", (4, 4))},
+            {"quantization_config": {}}, "quantization_config is empty", "fetch config.json",
+        ),
+    ],
+)  # fmt: skip
+def test_a_quantization_config_without_a_method_is_named(
+    tmp_path: Path, tensors: Any, changes: dict[str, Any], said: str, step: str
+) -> None:
+    found = said_of(tmp_path, with_config(model_files(tensors), **changes))
+    finding = found["checkpoint.quantization"]
+    assert failing(found)["quantization"] == ExitCode.DATAERR
+    assert said in finding.reason
+    assert finding.next_step.startswith(step)
+    assert "bitsandbytes" not in finding.reason
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import struct
-import time
 from pathlib import Path
 from typing import Any
 
@@ -169,29 +165,3 @@ def test_the_number_in_fc1_and_fc2_is_no_layers(tmp_path: Path) -> None:
     tensors, content = layers([8, 16], [16, 8], pattern="layer.fc{}.weight")
     files = model_files(tensors, quantization=NF4, content=content)
     assert not failing(judge(read_checkpoint(write_model(tmp_path, files))))
-
-
-def test_two_thousand_packed_tensors_are_read_quickly(tmp_path: Path) -> None:
-    """500 weights of 8 million elements each, with 8-bit scales."""
-    n_elements = 2**23
-    items = {
-        "": ("U8", n_elements // 2), ".absmax": ("U8", n_elements // 64),
-        ".nested_absmax": ("F32", n_elements // 64 // 256), ".quant_map": ("F32", 16),
-        ".quant_state.bitsandbytes__nf4": ("U8", 160),
-    }  # fmt: skip
-    table, position = {}, 0
-    for number in range(500):
-        for item, (dtype, n) in items.items():
-            end = position + n * (4 if dtype == "F32" else 1)
-            table[f"layers.{number}.weight{item}"] = {
-                "dtype": dtype, "shape": [n], "data_offsets": [position, end],
-            }  # fmt: skip
-            position = end
-    head = json.dumps(table).encode()
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(struct.pack("<Q", len(head)) + head)
-    os.truncate(path, 8 + len(head) + position)  # a sparse file
-    began = time.monotonic()
-    facts = read_checkpoint(tmp_path)
-    assert time.monotonic() - began < 2.0  # 0.15 s alone
-    assert (len(facts.tensors), len(facts.quant.states)) == (2500, 500)

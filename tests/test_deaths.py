@@ -85,9 +85,7 @@ def test_a_segmentation_fault_is_told_with_its_place() -> None:
     assert [line for line in crash.traceback if line.startswith("Thread ")]
 
 
-@pytest.mark.parametrize(
-    "name", ["SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE", "SIGSYS", "SIGTRAP", "SIGKILL"]
-)
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT", "SIGFPE", "SIGSYS", "SIGTRAP", "SIGKILL"])
 def test_a_crash_is_the_nodes_with_the_device_in_use_and_ours_without(name: str) -> None:
     number = signal.Signals[name]
     death = died(f"os.kill(os.getpid(), {int(number)})")
@@ -97,6 +95,17 @@ def test_a_crash_is_the_nodes_with_the_device_in_use_and_ours_without(name: str)
     assert found.fault is Fault.NODE_UNFIT
     assert exit_code(found.fault) == 69
     assert name in found.reason
+
+
+def test_an_unknown_instruction_is_the_nodes_processor() -> None:
+    """Whether a device is in use or not: no code of that node will run."""
+    number = int(signal.SIGILL)
+    death = died(f"os.kill(os.getpid(), {number})")
+    for each in (death, replace(death, on_device=True)):
+        found = judge(each)
+        assert (death.signal, found.fault) == (number, Fault.NODE_UNFIT)
+        assert "processor" in found.reason
+        assert "newer processor" in found.next_step
 
 
 def test_an_abort_of_the_allocator_is_lack_of_memory() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from app.facts.board import BoardFacts, NvmlFacts
 from app.facts.gpu import DeviceFacts
 from app.plan import Plan
-from app.probes import cuda_child, nvml_child
+from app.probes import driver_child
 from app.probes.driver_answers import CudaAnswer, told_by
 from app.probes.driver_children import ask_driver
 from app.probes.gpu import ask_until_ready, probe_gpu
@@ -38,15 +38,15 @@ LINES = st.lists(
 
 
 @given(LINES, st.sampled_from(["", "no answer within 3 s"]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_whatever_a_child_prints_is_an_answer_of_the_right_types_or_a_problem(
     output: bytes, problem: str
 ) -> None:
-    cuda = told_by(output, problem, CudaAnswer, "device", "devices")
+    cuda = told_by(output, problem, CudaAnswer)
     assert all(isinstance(device, DeviceFacts) for device in cuda.devices)
     assert cuda.init_error is None or type(cuda.init_error) is int
     assert cuda.problem or b'"done"' in output
-    nvml = told_by(output, problem, NvmlFacts, "board", "boards")
+    nvml = told_by(output, problem, NvmlFacts)
     assert all(isinstance(board, BoardFacts) for board in nvml.boards)
 
 
@@ -60,7 +60,7 @@ def test_lines_are_gathered_and_the_last_word_counts() -> None:
         {"done": True},
     ]
     output = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-    assert told_by(output, "", NvmlFacts, "board", "boards") == NvmlFacts(
+    assert told_by(output, "", NvmlFacts) == NvmlFacts(
         init_error=0,
         n_devices=2,
         call="nvmlDeviceGetHandleByIndex",
@@ -73,7 +73,7 @@ def test_lines_are_gathered_and_the_last_word_counts() -> None:
 
 def test_what_was_told_before_a_hang_is_kept() -> None:
     output = b'{"init_error": 0}\n{"board": {"index": 0}}\n{"call": "nvmlDeviceGetName"}\n{"boa'
-    told = told_by(output, "no answer within 3 s", NvmlFacts, "board", "boards")
+    told = told_by(output, "no answer within 3 s", NvmlFacts)
     assert told.problem == "no answer within 3 s (in nvmlDeviceGetName)"
     assert told.boards == (BoardFacts(0),)
 
@@ -95,15 +95,14 @@ def test_what_was_told_before_a_hang_is_kept() -> None:
     ids=lambda output: repr(output[:30]),
 )
 def test_what_is_none_of_ours_is_not_believed(output: bytes) -> None:
-    assert told_by(output, "", CudaAnswer, "device", "devices") == CudaAnswer(problem=SENSELESS)
+    assert told_by(output, "", CudaAnswer) == CudaAnswer(problem=SENSELESS)
 
 
 def played(monkeypatch: pytest.MonkeyPatch, folder: Path, code: str) -> tuple[Plan, Path]:
     """Both children run this code instead; a node with a device file."""
     program = folder / "child.py"
     program.write_text(f"import os, sys, time\n{code}\n")
-    for child in (cuda_child, nvml_child):
-        monkeypatch.setattr(child, "__file__", str(program))
+    monkeypatch.setattr(driver_child, "__file__", str(program))
     (folder / "nvidia0").touch()
     return plan_for("h100"), folder
 
@@ -139,7 +138,7 @@ def test_a_child_that_tells_nothing_is_a_problem_with_its_name(
 LEAVE_ONE = """
 made = os.fork()
 if made == 0: time.sleep(7200)
-with open(os.path.join(sys.argv[2], "left"), "a") as left: left.write(f"{made}\\n")
+with open(os.path.join(sys.argv[3], "left"), "a") as left: left.write(f"{made}\\n")
 """
 
 

@@ -9,64 +9,27 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.checks.cache import CHECKS
-from app.exits import ExitCode, exit_code
-from app.facts.cache import CacheFacts
+from app.exits import ExitCode
 from app.outcome import Fault
 from app.probes import hub_client
-from app.probes.hub import Means, resolve_model
 from app.probes.hub_answer import Cause, from_json, to_json
-from app.probes.hub_cache import repository_folder, unfinished
-from tests.fake_hub import COMMIT, BodyT, Hub, serving, sha256
-from tests.fakes_preflight import PLAIN, TOKEN, findings, model_files, plan_for
+from app.probes.hub_cache import unfinished
+from tests.cache_stage import Asked, base_of
+from tests.fake_hub import COMMIT, Hub, serving, sha256
+from tests.fakes_preflight import PLAIN, TOKEN, model_files
 
-pytestmark = pytest.mark.usefixtures("_direct")
-
-
-@pytest.fixture
-def _direct(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No proxy of the machine between the client and the fake hub."""
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
+FILES = model_files(PLAIN, n_shards=2)
 
 
-class Boot:
-    """The cache stage with a cache of its own; waits between attempts are noted, not waited."""
-
-    def __init__(self, folder: Path, hub: Hub) -> None:
-        self.folder, self.hub = folder, hub
-        self.waits: list[float] = []
-        self.said: list[str] = []
-
-    @property
-    def base(self) -> Path:
-        return repository_folder(str(self.folder / "hub"), "org/tiny")
-
-    def resolve(self, *, stall_s: float = 30.0, limit_s: float = 60.0, **plan: Any) -> CacheFacts:
-        means = Means(limit_s, stall_s, wait=self.waits.append, say=self.said.append)
-        environ = {
-            "HOME": str(self.folder),
-            "PATH": os.environ["PATH"],
-            "HF_HUB_CACHE": str(self.folder / "hub"),
-            "HF_ENDPOINT": self.hub.url,
-            "HF_TOKEN": TOKEN,
-        }
-        asked = plan_for(**{"model": "org/tiny"} | plan)
-        return resolve_model(asked, environ, token=TOKEN, means=means)
-
-
-@contextmanager
-def booted(folder: Path, files: dict[str, bytes] | None = None, **hub: Any) -> Iterator[Boot]:
-    with serving(Hub(files or model_files(PLAIN, n_shards=2), **hub)) as served:
-        yield Boot(folder, served)
+def asked_of(folder: Path, hub: Hub, **options: Any) -> Asked:
+    """One answer of a hub that is there for this long only."""
+    with serving(hub):
+        return Asked(folder, hub.url, **options)
 
 
 def large(n_bytes: int = 200_000) -> dict[str, bytes]:
@@ -74,154 +37,135 @@ def large(n_bytes: int = 200_000) -> dict[str, bytes]:
     return model_files() | {"model.safetensors": random.Random(0).randbytes(n_bytes)}  # noqa: S311
 
 
-def code_of(facts: CacheFacts) -> ExitCode | None:
-    said = findings(CHECKS, facts, plan_for())
-    for check in CHECKS:
-        if said[check.id].status.blocks:
-            return exit_code(said[check.id].fault or check.fault)
-    return None
-
-
-@pytest.mark.parametrize("how", ["short", "reset"])
-def test_a_body_that_is_cut_is_resumed_where_it_was(tmp_path: Path, how: BodyT) -> None:
-    files = large(3_000_000)
+def test_a_body_that_is_cut_is_resumed_where_it_was(tmp_path: Path) -> None:
+    files = large(1_500_000)
     # Slow enough that the client has read some of it when the reset comes, and discards the rest.
-    with booted(tmp_path, files, bodies=[how, how], bytes_per_s=1_500_000) as boot:
-        facts = boot.resolve()
-    assert (facts.revision, boot.waits) == (COMMIT, [])
-    assert boot.hub.ranges
-    weights = boot.base / "snapshots" / COMMIT / "model.safetensors"
+    hub = Hub(files, bodies=["reset", "short"], bytes_per_s=1_500_000)
+    asked = asked_of(tmp_path, hub)
+    assert (asked.facts.revision, asked.waits) == (COMMIT, [])
+    assert len(hub.ranges) == 2
+    weights = base_of(tmp_path) / "snapshots" / COMMIT / "model.safetensors"
     assert weights.read_bytes() == files["model.safetensors"]
-    assert not unfinished(boot.base)
+    assert not unfinished(base_of(tmp_path))
 
 
 def test_a_body_that_falls_silent_is_a_stall_and_begun_anew(tmp_path: Path) -> None:
-    with booted(tmp_path, large(), bodies=["silent"]) as boot:
-        facts = boot.resolve(stall_s=1.5)
-    assert facts.revision == COMMIT
-    assert len(boot.waits) == 1
-    assert "no new byte for 1.5 s (BOOT_STALL_TIMEOUT_S)" in boot.said[-1]
-    assert "without Xet" in boot.said[-1]
-    assert not unfinished(boot.base)
+    asked = asked_of(tmp_path, Hub(large(), bodies=["silent"]), stall_s=1.0)
+    assert asked.facts.revision == COMMIT
+    assert len(asked.waits) == 1
+    assert "no new byte for 1 s (BOOT_STALL_TIMEOUT_S)" in asked.said[-1]
+    assert "without Xet" in asked.said[-1]
+    assert not unfinished(base_of(tmp_path))
 
 
 def test_a_hub_that_says_nothing_is_temporary_and_ends_in_time(tmp_path: Path) -> None:
-    with booted(tmp_path, silent=True) as boot:
-        facts = boot.resolve(stall_s=0.5)
-    assert code_of(facts) == ExitCode.TEMPFAIL
-    assert len(boot.waits) == 4
+    asked = asked_of(tmp_path, Hub(FILES, silent=True), stall_s=0.3)
+    assert (asked.code, len(asked.waits)) == (ExitCode.TEMPFAIL, 4)
 
 
 def test_a_slow_trickle_is_no_stall(tmp_path: Path) -> None:
     """All of it is less than one piece of what the client writes at a time."""
-    with booted(tmp_path, large(100_000), bytes_per_s=25_000) as boot:
-        facts = boot.resolve(stall_s=1.5)
-    assert (facts.revision, boot.waits) == (COMMIT, [])
+    asked = asked_of(tmp_path, Hub(large(50_000), bytes_per_s=25_000), stall_s=1.0)
+    assert (asked.facts.revision, asked.waits) == (COMMIT, [])
 
 
 def test_the_deadline_ends_a_download_and_says_which_setting(tmp_path: Path) -> None:
-    with booted(tmp_path, large(1_000_000), bytes_per_s=25_000) as boot:
-        facts = boot.resolve(limit_s=4)
-        assert code_of(facts) == ExitCode.TEMPFAIL
-        assert facts.failure is not None
-        assert "BOOT_CACHE_TIMEOUT_S=4" in facts.failure.reason
-        assert "raise BOOT_CACHE_TIMEOUT_S" in facts.failure.next_step
-        assert not unfinished(boot.base)
-        boot.hub.bytes_per_s = 0
-        assert boot.resolve().revision == COMMIT
+    with serving(Hub(large(1_000_000), bytes_per_s=25_000)) as hub:
+        asked = Asked(tmp_path, hub.url, limit_s=3)
+        assert asked.code == ExitCode.TEMPFAIL
+        assert "BOOT_CACHE_TIMEOUT_S=3" in asked.first.reason
+        assert "raise BOOT_CACHE_TIMEOUT_S" in asked.first.next_step
+        assert not unfinished(base_of(tmp_path))
+        hub.bytes_per_s = 0
+        assert Asked(tmp_path, hub.url).facts.revision == COMMIT
 
 
 def test_a_busy_hub_is_asked_again_when_it_said(tmp_path: Path) -> None:
-    with booted(tmp_path, answers=[(429, {"Retry-After": "7"})]) as boot:
-        assert boot.resolve().revision == COMMIT
-    assert len(boot.waits) == 1
-    assert 7 <= boot.waits[0] <= 8
-    assert "HTTP 429" in boot.said[-1]
+    asked = asked_of(tmp_path, Hub(FILES, answers=[(429, {"Retry-After": "17"})]))
+    assert asked.facts.revision == COMMIT
+    assert len(asked.waits) == 1
+    assert 17 <= asked.waits[0] <= 18
+    assert "HTTP 429" in asked.said[-1]
 
 
 def test_its_own_rate_limit_counts_too(tmp_path: Path) -> None:
-    with booted(tmp_path, answers=[(429, {"RateLimit": '"api";r=0;t=9'})]) as boot:
-        assert boot.resolve().revision == COMMIT
-    assert 9 <= boot.waits[0] <= 10
+    asked = asked_of(tmp_path, Hub(FILES, answers=[(429, {"RateLimit": '"api";r=0;t=19'})]))
+    assert asked.facts.revision == COMMIT
+    assert 19 <= asked.waits[0] <= 20
 
 
 @pytest.mark.parametrize("after", ["3600", "59"])
 def test_a_hub_that_asks_for_more_than_there_is_time_is_not_waited_for(
     tmp_path: Path, after: str
 ) -> None:
-    with booted(tmp_path, always=(429, {"Retry-After": after})) as boot:
-        facts = boot.resolve()
-    assert (code_of(facts), boot.waits) == (ExitCode.TEMPFAIL, [])
-    assert facts.failure is not None
-    assert "HTTP 429" in facts.failure.actual
+    asked = asked_of(tmp_path, Hub(FILES, always=(429, {"Retry-After": after})))
+    assert (asked.code, asked.waits) == (ExitCode.TEMPFAIL, [])
+    assert "HTTP 429" in asked.first.actual
 
 
 def test_the_token_goes_to_the_hub_alone_and_nobody_else_is_asked(tmp_path: Path) -> None:
-    with booted(tmp_path) as boot:
-        facts = boot.resolve()
-    assert boot.hub.tokens == {f"Bearer {TOKEN}"}
-    assert boot.hub.tokens_elsewhere == {""}
+    hub = Hub(FILES)
+    asked = asked_of(tmp_path, hub, environ={"HF_TOKEN": TOKEN})
+    assert hub.tokens == {f"Bearer {TOKEN}"}
+    assert hub.tokens_elsewhere == {""}
     ours = ("/api/models/org/tiny", "/org/tiny/resolve/", "/cdn/")
-    paths = {request.partition(" ")[2] for request in boot.hub.requests}
+    paths = {request.partition(" ")[2] for request in hub.requests}
     assert not [path for path in paths if not path.startswith(ours)]
-    assert TOKEN not in repr(facts) + repr(boot.said)
+    assert TOKEN not in repr(asked.facts) + repr(asked.said)
+
+
+def lock_of(folder: Path, body: bytes) -> Path:
+    """The lock that the client takes to download a file with this content."""
+    locks = folder / "hub" / ".locks" / "models--org--tiny"
+    locks.mkdir(parents=True)
+    return locks / f"{sha256(body)}.lock"
 
 
 def test_a_download_that_another_boot_holds_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     """It may have been stopped, or be of a host that is gone."""
     files = large()
-    with booted(tmp_path, files) as boot:
-        folder = tmp_path / "hub" / ".locks" / "models--org--tiny"
-        folder.mkdir(parents=True)
-        lock = folder / f"{sha256(files['model.safetensors'])}.lock"
-        with lock.open("w") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
-            facts = boot.resolve(stall_s=1.5)
-    assert facts.revision == COMMIT
-    assert len(boot.waits) == 1
-    assert str(lock) in boot.said[-1]
+    lock = lock_of(tmp_path, files["model.safetensors"])
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        asked = asked_of(tmp_path, Hub(files), stall_s=1.0)
+    assert asked.facts.revision == COMMIT
+    assert len(asked.waits) == 1
+    assert str(lock) in asked.said[-1]
 
 
 def test_progress_of_another_boot_in_the_same_folder_is_progress(tmp_path: Path) -> None:
     files = large()
-    with booted(tmp_path, files) as boot:
-        folder = tmp_path / "hub" / ".locks" / "models--org--tiny"
-        folder.mkdir(parents=True)
-        lock = folder / f"{sha256(files['model.safetensors'])}.lock"
-        (boot.base / "blobs").mkdir(parents=True)
-        growing = boot.base / "blobs" / "other.12345678.incomplete"
-        done = threading.Event()
-        with lock.open("w") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
+    lock = lock_of(tmp_path, files["model.safetensors"])
+    growing = base_of(tmp_path) / "blobs" / "other.12345678.incomplete"
+    growing.parent.mkdir(parents=True)
+    done = threading.Event()
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
 
-            def other() -> None:
-                for number in range(1, 31):
-                    growing.write_bytes(bytes(number * 1000))
-                    done.wait(0.1)
-                growing.unlink()
-                fcntl.flock(held, fcntl.LOCK_UN)
+        def other() -> None:
+            for number in range(1, 26):
+                growing.write_bytes(bytes(number * 1000))
+                done.wait(0.1)
+            growing.unlink()
+            fcntl.flock(held, fcntl.LOCK_UN)
 
-            thread = threading.Thread(target=other)
-            thread.start()
-            facts = boot.resolve(stall_s=1.5)
-            thread.join()
-    assert (facts.revision, boot.waits) == (COMMIT, [])
+        thread = threading.Thread(target=other)
+        thread.start()
+        asked = asked_of(tmp_path, Hub(files), stall_s=1.0)
+        thread.join()
+    assert (asked.facts.revision, asked.waits) == (COMMIT, [])
 
 
 def test_a_disk_without_room_is_seen_before_anything_is_written(tmp_path: Path) -> None:
-    rows = Hub(model_files()).rows()
-    for row in rows:
-        row["size"] = 10**15
-    with booted(tmp_path) as boot:
-        boot.hub.rows = lambda: rows  # type: ignore[method-assign]
-        facts = boot.resolve()
-    assert code_of(facts) == ExitCode.IOERR
-    said = findings(CHECKS, facts, plan_for())
-    assert "free" in said["cache.room"].reason
-    assert "GiB" in said["cache.room"].actual
-    assert facts.failure is not None
-    assert "was not downloaded" in facts.failure.reason
-    assert not (boot.base / "blobs").exists()
+    hub = Hub(FILES)
+    rows = [row | {"size": 10**15} for row in hub.rows()]
+    hub.rows = lambda: rows  # type: ignore[method-assign]
+    asked = asked_of(tmp_path, hub)
+    assert asked.code == ExitCode.IOERR
+    assert "free" in asked.findings["cache.room"].reason
+    assert "GiB" in asked.findings["cache.room"].actual
+    assert "was not downloaded" in asked.first.reason
+    assert not (base_of(tmp_path) / "blobs").exists()
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -229,45 +173,39 @@ def test_a_gated_repository_that_shows_its_name_alone_is_no_permission(
     tmp_path: Path, status: int
 ) -> None:
     gated = [(status, {"X-Error-Code": "GatedRepo"})] * 20
-    with booted(tmp_path, of_files=gated) as boot:
-        facts = boot.resolve()
-    assert (code_of(facts), boot.waits) == (ExitCode.NOPERM, [])
-    assert facts.failure is not None
-    assert "licence" in facts.failure.next_step
+    asked = asked_of(tmp_path, Hub(FILES, of_files=gated))
+    assert (asked.code, asked.waits) == (ExitCode.NOPERM, [])
+    assert "licence" in asked.first.next_step
 
 
 def test_without_a_token_the_next_step_is_to_set_one(tmp_path: Path) -> None:
-    with booted(tmp_path, always=(401, {"X-Error-Code": "GatedRepo"})) as boot:
-        plan = plan_for(model="org/tiny")
-        environ = {"HOME": str(tmp_path), "HF_ENDPOINT": boot.hub.url}
-        facts = resolve_model(plan, environ)
-    assert facts.failure is not None
-    assert facts.failure.next_step.startswith("set HF_TOKEN")
-    assert boot.hub.tokens == {""}
+    hub = Hub(FILES, always=(401, {"X-Error-Code": "GatedRepo"}))
+    asked = asked_of(tmp_path, hub, token=None)
+    assert asked.first.next_step.startswith("set HF_TOKEN")
+    assert hub.tokens == {""}
 
 
-@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+@pytest.mark.parametrize("status", [429, 503])
 def test_a_file_that_cannot_be_had_at_once_is_asked_for_again(tmp_path: Path, status: int) -> None:
-    with booted(tmp_path, of_files=[(status, {})] * 2) as boot:
-        assert boot.resolve().revision == COMMIT
+    hub = Hub(FILES, of_files=[(status, {})] * 2)
+    assert asked_of(tmp_path, hub).facts.revision == COMMIT
 
 
 def test_a_file_that_the_listing_promises_and_the_hub_has_not_is_absent(tmp_path: Path) -> None:
-    with booted(tmp_path, of_files=[(404, {"X-Error-Code": "EntryNotFound"})]) as boot:
-        assert code_of(boot.resolve()) == ExitCode.NOINPUT
+    hub = Hub(FILES, of_files=[(404, {"X-Error-Code": "EntryNotFound"})])
+    assert asked_of(tmp_path, hub).code == ExitCode.NOINPUT
 
 
 def test_what_a_killed_process_left_long_ago_is_removed(tmp_path: Path) -> None:
-    with booted(tmp_path) as boot:
-        blobs = boot.base / "blobs"
-        blobs.mkdir(parents=True)
-        for name, hours in (("old", 25), ("new", 1)):
-            path = blobs / f"{name}.12345678.incomplete"
-            path.touch()
-            then = time.time() - hours * 3600
-            os.utime(path, (then, then))
-        assert boot.resolve().revision == COMMIT
-    assert [path.name for path in unfinished(boot.base)] == ["new.12345678.incomplete"]
+    blobs = base_of(tmp_path) / "blobs"
+    blobs.mkdir(parents=True)
+    for name, hours in (("old", 25), ("new", 1)):
+        path = blobs / f"{name}.12345678.incomplete"
+        path.touch()
+        then = time.time() - hours * 3600
+        os.utime(path, (then, then))
+    assert asked_of(tmp_path, Hub(FILES)).facts.revision == COMMIT
+    assert [path.name for path in unfinished(base_of(tmp_path))] == ["new.12345678.incomplete"]
 
 
 def test_a_file_system_without_locks_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,43 +258,33 @@ def test_a_cause_crosses_the_pipe_as_it_was() -> None:
 
 
 def test_a_variable_that_breaks_the_client_is_a_setting(tmp_path: Path) -> None:
-    with booted(tmp_path) as boot:
-        environ = {
-            "HOME": str(tmp_path),
-            "HF_ENDPOINT": boot.hub.url,
-            "HF_HUB_ETAG_TIMEOUT": "30s",
-        }
-        facts = resolve_model(plan_for(model="org/tiny"), environ)
-    assert code_of(facts) == ExitCode.CONFIG
+    asked = asked_of(tmp_path, Hub(FILES), environ={"HF_HUB_ETAG_TIMEOUT": "30s"})
+    assert asked.code == ExitCode.CONFIG
 
 
-MAPPED = "unsloth/gemma-3n-E2B-it-unsloth-bnb-4bit"
+ASKED, MAPPED = "unsloth/gemma-3n-E2B-it", "unsloth/gemma-3n-E2B-it-unsloth-bnb-4bit"
 
 
-@pytest.mark.parametrize(("there", "told"), [(("v1",), "which has it"), ((), "was not asked")])
+@pytest.mark.parametrize(
+    ("there", "told"), [(("v1",), "which has it"), (("main",), "which has none either")]
+)
 def test_a_revision_of_the_unmapped_repository_alone_names_both(
     tmp_path: Path, there: tuple[str, ...], told: str
 ) -> None:
-    asked = "unsloth/gemma-3n-E2B-it"
-    with booted(tmp_path, revisions={MAPPED: ("main",), asked: there}) as boot:
-        facts = boot.resolve(model=asked, hardware="h100", revision="v1")
-    assert code_of(facts) == ExitCode.NOINPUT
-    assert facts.failure is not None
-    assert MAPPED in facts.failure.reason
-    assert f"maps {asked} to" in facts.failure.reason
-    assert told in facts.failure.reason
+    hub = Hub(FILES, revisions={MAPPED: ("main",), ASKED: there})
+    asked = asked_of(tmp_path, hub, model=ASKED, hardware="h100", revision="v1")
+    assert asked.code == ExitCode.NOINPUT
+    assert f"{MAPPED} has no revision v1" in asked.first.reason
+    assert f"maps {ASKED} to ({told})" in asked.first.reason
 
 
 def test_a_revision_of_the_mapped_repository_is_loaded_and_said(tmp_path: Path) -> None:
-    with booted(tmp_path) as boot:
-        facts = boot.resolve(model="unsloth/gemma-3n-E2B-it", hardware="h100", revision="v1")
+    facts = asked_of(tmp_path, Hub(FILES), model=ASKED, hardware="h100", revision="v1").facts
     assert (facts.revision, facts.model_id) == (COMMIT, MAPPED)
     assert "BOOT_REVISION v1 is a revision of that" in facts.reason
 
 
 def test_a_hub_that_names_no_commit_is_none(tmp_path: Path) -> None:
-    with booted(tmp_path, always=(200, {}), page=b'["a list"]') as boot:
-        facts = boot.resolve()
-    assert code_of(facts) == ExitCode.CONFIG
-    assert facts.failure is not None
-    assert facts.failure.fault is Fault.CONFIG
+    asked = asked_of(tmp_path, Hub(FILES, always=(200, {}), page=b'["a list"]'))
+    assert (asked.code, asked.waits) == (ExitCode.CONFIG, [])
+    assert "what answers there is no hub" in asked.first.next_step

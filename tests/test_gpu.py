@@ -15,7 +15,7 @@ import app.checks
 from app.checks.gpu import CHECKS, checks_for
 from app.exits import ExitCode, worst
 from app.facts.board import BoardFacts, GpuProcess, NvmlFacts
-from app.facts.gpu import GpuFacts, LibraryFile
+from app.facts.gpu import GpuFacts, LibraryFile, LibraryKind
 from app.outcome import Fault, Status
 from app.plan import Baked
 from app.profiles import GIB
@@ -34,6 +34,7 @@ from tests.gpus import (
     failing,
     judge,
     refused,
+    visible,
     with_board,
     with_device,
     with_nvml,
@@ -122,11 +123,11 @@ def test_a_healthy_device_passes_every_check_that_its_board_knows(
         (refused(2), "gpu.cuda_init", ExitCode.TEMPFAIL),
         (refused(1), "gpu.cuda_init", ExitCode.NODE_UNFIT),
         (refused(12345), "gpu.cuda_init", ExitCode.NODE_UNFIT),
-        (refused(100, visible=""), "gpu.cuda_init", ExitCode.CONFIG),
-        (refused(100, visible="NoDevFiles"), "gpu.cuda_init", ExitCode.CONFIG),
-        (refused(100, visible="7"), "gpu.cuda_init", ExitCode.CONFIG),
-        (refused(100, visible=OTHER_UUID), "gpu.cuda_init", ExitCode.CONFIG),
-        (refused(100, visible="0"), "gpu.cuda_init", ExitCode.NODE_UNFIT),
+        (refused(100, asked=visible("")), "gpu.cuda_init", ExitCode.CONFIG),
+        (refused(100, asked=visible("NoDevFiles")), "gpu.cuda_init", ExitCode.CONFIG),
+        (refused(100, asked=visible("7")), "gpu.cuda_init", ExitCode.CONFIG),
+        (refused(100, asked=visible(OTHER_UUID)), "gpu.cuda_init", ExitCode.CONFIG),
+        (refused(100, asked=visible("0")), "gpu.cuda_init", ExitCode.NODE_UNFIT),
         (
             refused(0, init_error=None, probe_problem="no answer within 30 s"),
             "gpu.cuda_init",
@@ -142,7 +143,7 @@ def test_a_healthy_device_passes_every_check_that_its_board_knows(
         # what was granted
         (four(), "gpu.count", ExitCode.CONFIG),
         (changed(n_devices=0, devices=()), "gpu.count", ExitCode.NODE_UNFIT),
-        (changed(n_devices=0, devices=(), visible="3"), "gpu.count", ExitCode.CONFIG),
+        (changed(n_devices=0, devices=(), asked=visible("3")), "gpu.count", ExitCode.CONFIG),
         (
             changed(asked={"NVIDIA_VISIBLE_DEVICES": OTHER_UUID}),
             "gpu.granted",
@@ -253,7 +254,6 @@ def test_the_first_failing_check_and_the_exit_status_of_a_fault(
         (with_board(fabric_state=2), "gpu.fabric", "in_progress"),
         (
             with_nvml(
-                library="",
                 call="",
                 init_error=None,
                 load_error="libnvidia-ml.so.1 cannot be loaded: no such file",
@@ -295,7 +295,7 @@ def test_what_a_boot_can_live_with_only_warns(facts: GpuFacts, check: str, word:
         changed(libraries=(replace(LIBRARIES[0], kind="compat", fits=False), LIBRARIES[1])),
         changed(asked={"NVIDIA_VISIBLE_DEVICES": "all"}),
         changed(asked={"NVIDIA_VISIBLE_DEVICES": "void"}),  # devices that came by CDI
-        changed(asked={"SLURM_JOB_GPUS": "0-3", "CUDA_VISIBLE_DEVICES": "0"}, visible="0"),
+        changed(asked={"SLURM_JOB_GPUS": "0-3", "CUDA_VISIBLE_DEVICES": "0"}),
         changed(
             driver="535.161.08",
             cuda_version=13000,
@@ -376,15 +376,20 @@ def test_a_missing_file_is_blamed_for_what_it_can_cause(number: int) -> None:
     assert judge(facts)["gpu.device_files"].status is Status.FAIL
 
 
-@pytest.mark.parametrize(("visible", "fault"), [("0", Fault.NODE_UNFIT), ("1", Fault.CONFIG)])
-def test_the_first_index_that_is_not_there_hides_everything(visible: str, fault: Fault) -> None:
-    assert judge(refused(100, visible=visible))["gpu.cuda_init"].fault is fault
-    only_files = refused(100, visible=visible, nvml=NvmlFacts())
+@pytest.mark.parametrize(("shown", "fault"), [("0", Fault.NODE_UNFIT), ("1", Fault.CONFIG)])
+def test_the_first_index_that_is_not_there_hides_everything(shown: str, fault: Fault) -> None:
+    assert judge(refused(100, asked=visible(shown)))["gpu.cuda_init"].fault is fault
+    only_files = refused(100, asked=visible(shown), nvml=NvmlFacts())
     assert judge(only_files)["gpu.cuda_init"].fault is fault
 
 
 @pytest.mark.parametrize(
-    "facts", [refused(802, visible=""), refused(802, libraries=(IMAGES,)), refused(46, visible="7")]
+    "facts",
+    [
+        refused(802, asked=visible("")),
+        refused(802, libraries=(IMAGES,)),
+        refused(46, asked=visible("7")),
+    ],
 )
 def test_what_another_number_says_is_no_matter_of_settings_or_image(facts: GpuFacts) -> None:
     assert judge(facts)["gpu.cuda_init"].fault in {Fault.NODE_UNFIT, Fault.TEMPORARY}
@@ -410,6 +415,23 @@ def test_no_device_beside_an_nvml_that_fails_gets_the_step_of_nvmls_number() -> 
     found = judge(with_nvml(refused(100), init_error=9, boards=(), n_devices=None))["gpu.cuda_init"]
     assert "DRIVER_NOT_LOADED" in found.reason
     assert "modprobe" in found.next_step
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        with_nvml(refused(100), boards=(BoardFacts(index=0, handle_error=4),)),
+        with_nvml(refused(100, unopenable={"nvidia0": 1}), boards=(), n_devices=0),
+    ],
+)
+def test_a_job_from_which_every_device_is_kept_asks_for_one_and_drains_no_node(
+    facts: GpuFacts,
+) -> None:
+    """As Slurm does with a job that asked for none, on a node whose devices others hold."""
+    found = judge(facts)["gpu.cuda_init"]
+    assert "start the container with a GPU" in found.next_step
+    counted = judge(changed(facts, init_error=0, n_devices=0))["gpu.count"]
+    assert counted.next_step == found.next_step
 
 
 def test_a_board_in_mig_mode_without_an_instance_is_told_how_to_get_one() -> None:
@@ -463,7 +485,7 @@ def test_four_visible_devices_against_what_was_granted(
     ("granted", "status"),
     [
         (UUID, Status.PASS),
-        (UUID.upper().replace("GPU-", "GPU-"), Status.PASS),
+        (SLICE.upper(), Status.PASS),
         (UUID[:12], Status.PASS),  # cut short, as CUDA and the toolkit allow
         (f"{OTHER_UUID},{UUID}", Status.PASS),
         (SLICE, Status.PASS),
@@ -611,15 +633,15 @@ def test_every_judge_of_every_family_is_listed_under_its_own_name() -> None:
     assert all(check.cause and check.fix for check in CHECKS)
 
 
-@pytest.mark.parametrize("visible", ["0,0", "0, 0,1", f"{UUID},{UUID}"])
-def test_a_device_that_is_named_twice_hides_everything(visible: str) -> None:
-    found = judge(refused(100, visible=visible))["gpu.cuda_init"]
+@pytest.mark.parametrize("shown", ["0,0", "0, 0,1", f"{UUID},{UUID}"])
+def test_a_device_that_is_named_twice_hides_everything(shown: str) -> None:
+    found = judge(refused(100, asked=visible(shown)))["gpu.cuda_init"]
     assert found.fault is Fault.CONFIG
     assert "names a device twice" in found.reason
 
 
 @pytest.mark.parametrize(
-    ("visible", "board", "fault"),
+    ("shown", "board", "fault"),
     [
         (SLICE, {"mig_enabled": False}, Fault.CONFIG),
         (SLICE, {"mig_enabled": True, "mig_uuids": (f"{SLICE}0",)}, Fault.CONFIG),
@@ -631,9 +653,9 @@ def test_a_device_that_is_named_twice_hides_everything(visible: str) -> None:
     ],
 )
 def test_a_slice_that_no_board_has_hides_everything_and_an_unknown_one_is_left_open(
-    visible: str, board: dict[str, object], fault: Fault
+    shown: str, board: dict[str, object], fault: Fault
 ) -> None:
-    found = judge(with_board(refused(100, visible=visible), **board))["gpu.cuda_init"]
+    found = judge(with_board(refused(100, asked=visible(shown)), **board))["gpu.cuda_init"]
     assert found.fault is fault
 
 
@@ -688,9 +710,7 @@ def test_a_whole_gpu_that_is_too_small_is_not_called_a_slice() -> None:
 @pytest.mark.parametrize("kind", ["empty", "broken"])
 @pytest.mark.parametrize(("of_node", "fault"), [(True, Fault.NODE_UNFIT), (False, Fault.INTERNAL)])
 def test_a_useless_library_is_whose_who_brought_it(
-    kind: str,
-    of_node: bool,
-    fault: Fault,
+    kind: LibraryKind, of_node: bool, fault: Fault
 ) -> None:
     library = replace(LIBRARIES[0], kind=kind, of_node=of_node)
     found = judge(refused(0, init_error=None, load_error="x", libraries=(library,)))

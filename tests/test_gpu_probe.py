@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from app.facts.gpu import DeviceFacts, GpuFacts
 from app.outcome import Status
+from app.probes import driver_child
 from app.probes.gpu import probe_gpu
 from tests import fake_driver
 from tests.boots import ROOT, until
@@ -210,16 +212,12 @@ def test_devices_are_matched_by_what_they_are_and_never_by_their_place(
 @pytest.mark.parametrize(("order", "index"), [("FASTEST_FIRST", 3), ("PCI_BUS_ID", 0)])
 def test_cudas_own_order_does_not_matter(tmp_path: Path, order: str, index: int) -> None:
     four = SCENARIOS["four_gpus"].devices
-    turned = tuple(_with(device, cuda_order=9 - place) for place, device in enumerate(four))
+    turned = tuple(replace(device, cuda_order=9 - place) for place, device in enumerate(four))
     more = {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": order}
     facts = probe(Scenario("turned", turned), tmp_path, more)
     board = facts.board_of(facts.devices[0])
     assert board is not None
     assert board.index == index
-
-
-def _with(device: fake_driver.Device, **changes: Any) -> fake_driver.Device:
-    return type(device)(**{**vars(device), **changes})
 
 
 def test_a_slice_is_told_as_one_and_finds_its_board(tmp_path: Path) -> None:
@@ -233,7 +231,7 @@ def test_a_slice_is_told_as_one_and_finds_its_board(tmp_path: Path) -> None:
 
 def test_a_slice_that_cuda_tells_as_a_board_is_known_by_nvml(tmp_path: Path) -> None:
     (one,) = SCENARIOS["mig_slice"].devices
-    plain = _with(one, mig_name=one.name, errors={"cuDeviceGetUuid": 1})
+    plain = replace(one, mig_name=one.name, errors={"cuDeviceGetUuid": 1})
     (device,) = probe(Scenario("plain", (plain,)), tmp_path).devices
     assert (device.mig, device.uuid) == (True, SLICE)
 
@@ -310,7 +308,7 @@ def test_what_the_libraries_print_is_none_of_the_answer(tmp_path: Path) -> None:
 
 def test_a_fabric_that_comes_up_late_is_waited_for(tmp_path: Path) -> None:
     said: list[str] = []
-    facts = probe("fabric_3s", tmp_path, say=said.append)
+    facts = probe(SCENARIOS["fabric_3s"].but("late", not_ready_s=1), tmp_path, say=said.append)
     assert facts.looked
     assert facts.waited_s > 0
     assert said == [
@@ -320,10 +318,10 @@ def test_a_fabric_that_comes_up_late_is_waited_for(tmp_path: Path) -> None:
 
 def test_a_fabric_that_never_comes_up_is_told_before_the_stage_ends(tmp_path: Path) -> None:
     said: list[str] = []
-    facts = probe("fabric_never", tmp_path, limit_s=3.0, say=said.append)
+    facts = probe("fabric_never", tmp_path, limit_s=2.0, say=said.append)
     assert (facts.init_error, facts.call) == (802, "cuInit")
     assert facts.nvml.boards[0].fabric_state == 2
-    assert 0 < facts.waited_s < 3
+    assert 0 < facts.waited_s < 2
     assert said
 
 
@@ -422,7 +420,7 @@ def test_the_children_die_with_who_asks(tmp_path: Path) -> None:
 
         def both() -> bool:
             found[:] = psutil.Process(asking.pid).children()
-            return len(found) == 2 and all("_child.py" in " ".join(_command(c)) for c in found)
+            return len(found) == 2 and all("_child" in " ".join(_command(c)) for c in found)
 
         until(both, "two children")
         until(lambda: Path(f"{environ['FAKE_DRIVER']}.began").exists() or all(map(_loaded, found)))
@@ -450,19 +448,23 @@ def _lives(process: psutil.Process) -> bool:
         return False
 
 
-@pytest.mark.parametrize("name", ["cuda_child.py", "nvml_child.py"])
-def test_a_child_whose_parent_is_gone_does_nothing(name: str) -> None:
-    child = str(ROOT / "app" / "probes" / name)
-    command = [sys.executable, "-I", child, "999999999", "/proc"]
-    ended = subprocess.run(command, capture_output=True, timeout=30, check=True)
-    assert ended.stdout == b""
+def child(parent: int, *arguments: str, cwd: Path = ROOT) -> str:
+    """What the process that asks tells."""
+    command = [sys.executable, "-I", "-S", driver_child.__file__, str(parent), *arguments]
+    ended = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=30, check=True)
+    return ended.stdout
 
 
-def test_a_python_without_nvidia_ml_py_is_told() -> None:
-    child = str(ROOT / "app" / "probes" / "nvml_child.py")
-    command = [sys.executable, "-I", "-S", child, str(os.getpid()), "/proc", ""]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-    assert ended.stdout.splitlines() == [
+@pytest.mark.parametrize("arguments", [("cuda_child", "/dev"), ("nvml_child", "/proc", "")])
+def test_a_child_whose_parent_is_gone_does_nothing(arguments: tuple[str, ...]) -> None:
+    assert child(999999999, *arguments) == ""
+
+
+def test_a_python_without_nvidia_ml_py_is_told_and_the_current_folder_is_not_looked_at(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "pynvml.py").write_text("raise SystemExit('this is somebody else')")
+    assert child(os.getpid(), "nvml_child", "/proc", "", cwd=tmp_path).splitlines() == [
         """{"load_error": "nvidia-ml-py: No module named 'pynvml'"}""",
         '{"done": true}',
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import fields, replace
 
 from app.facts.board import BoardFacts, GpuProcess, NvmlFacts
@@ -86,8 +85,3 @@ def test_nothing_is_told_where_nothing_was_seen() -> None:
     assert gpu_sections(GpuFacts()) == []
     (gpu,) = gpu_sections(changed(V100_FACTS, nvml=NvmlFacts()))
     assert (gpu.ecc_enabled, gpu.processes, gpu.driver) == (None, None, "580.95.05")
-
-
-def test_numbers_that_json_does_not_have_are_left_out() -> None:
-    (gpu,) = gpu_sections(changed(with_board(power_limit_w=math.inf), waited_s=math.nan))
-    assert (gpu.power_limit_w, gpu.waited_s) == (None, None)

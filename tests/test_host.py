@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +32,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 def environment(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "tmp").mkdir()
     return {"HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "tmp")}
 
 
@@ -73,9 +77,10 @@ def in_child_as_uid(code: str, uid: int = 54321) -> str:
 def test_a_foreign_uid_without_account_is_told_what_it_cannot_write() -> None:
     out = in_child_as_uid(
         "plan = plan_for(report_dir=Path('/root-only-reports')); "
+        "wanted = ('host.report_dir', 'host.caches_writable'); "
         "facts = probe_host(plan, {'HOME': '/'}); "
         "print(facts.account.uid, facts.report.errno, "
-        "[c.judge(facts, plan).status.value for c in CHECKS[:2]], "
+        "[c.judge(facts, plan).status.value for c in CHECKS if c.id in wanted], "
         "[f.folder.path for f in facts.caches if f.problem][0])"
     )
     assert out == f"54321 {errno.EACCES} ['fail', 'fail'] /.cache/huggingface/hub"
@@ -197,8 +202,8 @@ def test_the_step_for_caches_names_the_fewest_variables(tmp_path: Path) -> None:
         return findings(CHECKS, found, plan_for())["host.caches_writable"].next_step
 
     good = {"HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path)}
-    assert step(good | {"HOME": bad}).startswith("set HF_HOME, XDG_CACHE_HOME (or HOME) to ")
-    assert step(good | {"XDG_CACHE_HOME": bad}).startswith("set HF_HOME, XDG_CACHE_HOME to ")
+    assert step(good | {"HOME": bad}).startswith("set XDG_CACHE_HOME (or HOME) to ")
+    assert step(good | {"XDG_CACHE_HOME": bad}).startswith("set XDG_CACHE_HOME to ")
     assert step(good | {"TMPDIR": bad}).startswith("set TMPDIR to ")
     assert step(good | {"TRITON_CACHE_DIR": "x"}).startswith("set TRITON_CACHE_DIR to ")
     unset = {"TMPDIR": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "HF_HOME": bad}
@@ -304,7 +309,6 @@ def facts_with(
 ) -> HostFacts:
     good = FolderFacts(Folder("cache", "/x", "X"), free_bytes=100 * GIB, total_bytes=200 * GIB)
     return HostFacts(
-        hostname="node",
         account=AccountFacts(1),
         limits=LimitFacts(2),
         clock=ClockFacts(2.0, 1.0, "a file"),
@@ -469,9 +473,116 @@ def test_the_hubs_own_client_resolves_the_same_folder(environ: dict[str, str]) -
     assert cache_folders(environ, CPU).hub.path == done.stdout.strip()
 
 
-def test_an_empty_hub_variable_is_a_relative_path_and_found(tmp_path: Path) -> None:
-    found = probe_folder(cache_folders({"HOME": str(tmp_path), "HF_HUB_CACHE": ""}, CPU).hub)
-    assert "not an absolute path" in found.problem
+@pytest.mark.parametrize(
+    "name", ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"]
+)
+def test_a_variable_that_is_set_to_nothing_is_to_be_unset(tmp_path: Path, name: str) -> None:
+    """huggingface_hub takes it for a relative path; the others have it for unset."""
+    plan = plan_for(report_dir=tmp_path)
+    facts = probe_host(plan, {"HOME": str(tmp_path), name: ""})
+    assert [found.folder.purpose for found in facts.caches if found.problem] == [
+        "Hugging Face cache"
+    ]
+    found = findings(CHECKS, facts, plan)["host.caches_writable"]
+    assert (found.status, found.next_step) == (Status.FAIL, f"unset {name}")
+    assert name in found.reason
+
+
+def test_a_temporary_folder_that_is_missing_is_named_and_not_made(tmp_path: Path) -> None:
+    """No program makes one: Python takes another folder, without a word."""
+    plan = plan_for(report_dir=tmp_path / "reports")
+    place = tmp_path / "no" / "such"
+    facts = probe_host(plan, {"HOME": str(tmp_path), "TMPDIR": str(place)})
+    found = findings(CHECKS, facts, plan)["host.caches_writable"]
+    assert found.reason == f"temporary files: No such file or directory ({place})"
+    assert found.next_step.startswith("set TMPDIR to ")
+    assert found.next_step.endswith(f"or make the folder {place}")
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_boot_in_a_folder_that_was_removed_is_told_so(tmp_path: Path) -> None:
+    """MKL ends the process there while torch is imported, and names a library of torch."""
+    code = 'cd gone && rmdir ../gone && exec "$0" -m app.boot'
+    for folder in (tmp_path / "reports", Path("reports")):
+        (tmp_path / "gone").mkdir()
+        done = subprocess.run(
+            ["/bin/sh", "-c", code, sys.executable],
+            cwd=tmp_path,
+            env={
+                "PATH": os.environ["PATH"],
+                "HOME": str(tmp_path),
+                "PYTHONPATH": str(REPOSITORY),
+                "BOOT_HARDWARE": "cpu",
+                "BOOT_STOP_AFTER": "checkpoint",
+                "BOOT_REPORT_DIR": str(folder),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        verdict = json.loads(done.stdout)
+        assert (done.returncode, verdict["exit"]) == (78, 78)
+        assert verdict["reason"] == "the working folder has no path: No such file or directory"
+        assert "start in a folder that exists" in verdict["next_step"]
+
+
+def test_a_working_folder_on_a_dead_mount_is_the_disks() -> None:
+    facts = replace(facts_with(caches=()), working_folder_errno=errno.ESTALE)
+    found = findings(CHECKS, facts, plan_for())["host.working_folder"]
+    assert (found.status, found.fault) == (Status.FAIL, Fault.READ_ERROR)
+    assert "mount" in found.next_step
+
+
+TMP = "/tmp"  # noqa: S108 - the mount of a container's own
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can mount, and become another uid")
+@pytest.mark.parametrize(
+    ("environ", "names"),
+    [
+        ({}, {"XDG_CACHE_HOME"}),
+        ({"HOME": "/"}, {"XDG_CACHE_HOME"}),
+        ({"HOME": TMP}, set()),
+        ({"HOME": "/", "XDG_CACHE_HOME": f"{TMP}/cache"}, set()),
+        ({"HOME": TMP, "TRITON_CACHE_DIR": "/opt/x"}, {"TRITON_CACHE_DIR"}),
+    ],
+)
+def test_a_root_that_is_read_only_is_mended_by_one_variable(
+    environ: dict[str, str], names: set[str]
+) -> None:
+    """As `--read-only --tmpfs /tmp` gives it, for a uid without an account."""
+    code = (
+        "import json, os, sys; from pathlib import Path; from app.checks.host import CHECKS; "
+        "from app.probes.host import probe_host; from app.outcome import Status; "
+        "from tests.fakes_preflight import findings, plan_for; "
+        "os.setgid(10001); os.setuid(10001); "
+        "plan = plan_for(report_dir=Path('/tmp/reports')); "
+        "facts = probe_host(plan, json.loads(sys.argv[1])); "
+        "said = findings(CHECKS, facts, plan); "
+        "print(json.dumps([[name, each.next_step] for name, each in said.items() "
+        "if each.status is Status.FAIL]))"
+    )
+    mounts = (
+        "mount -t tmpfs -o mode=1777 none /tmp && mount -o remount,bind,ro / && "
+        'exec "$0" -B -c "$1" "$2"'
+    )
+    done = subprocess.run(
+        ["unshare", "-m", "/bin/sh", "-c", mounts, sys.executable, code, json.dumps(environ)],
+        cwd=REPOSITORY,
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *sys.path]),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "unshare:" in done.stderr or "mount:" in done.stderr:
+        pytest.skip("no mounts here")
+    failed = json.loads(done.stdout)
+    assert [name for name, _ in failed] == (["host.caches_writable"] if names else [])
+    for _, step in failed:
+        assert set(re.findall(r"[A-Z]+(?:_[A-Z]+)+|TMPDIR", step)) == names
 
 
 GroupsT = Callable[[str, str, dict[str, str]], Path]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from app.checks._environment import _ALLOCATOR
+from app.checks._allocator import OPTIONS, wrong_options
 from app.checks.host import CHECKS
+from app.facts.packages import PackagesFacts
 from app.facts.surroundings import WATCHED, Surroundings
 from app.outcome import Fault, Finding, Status
 from app.probes.surroundings import (
@@ -74,6 +76,8 @@ def test_it_is_the_users_to_mend() -> None:
         ("ACCELERATE_USE_CPU", "false", Status.PASS, Status.PASS),
         ("ACCELERATE_TORCH_DEVICE", "cpu", Status.FAIL, Status.PASS),
         ("ACCELERATE_TORCH_DEVICE", "cuda:0", Status.PASS, Status.PASS),
+        ("ACCELERATE_TORCH_DEVICE", "cuda", Status.PASS, Status.PASS),
+        ("ACCELERATE_TORCH_DEVICE", "cuda:9", Status.FAIL, Status.PASS),
         ("ACCELERATE_USE_FSDP", "1", Status.WARN, Status.WARN),
         ("ACCELERATE_USE_DEEPSPEED", "true", Status.WARN, Status.WARN),
         ("CUDA_LAUNCH_BLOCKING", "1", Status.WARN, Status.PASS),
@@ -93,8 +97,10 @@ def test_it_is_the_users_to_mend() -> None:
         ("PYTHONWARNINGS", "ignore,error::UserWarning", Status.WARN, Status.WARN),
         ("PYTHONWARNINGS", "ignore", Status.PASS, Status.PASS),
         ("PYTORCH_ALLOC_CONF", "expandable_segments:True", Status.PASS, Status.PASS),
-        ("PYTORCH_ALLOC_CONF", "expandable_segments:1", Status.WARN, Status.PASS),
-        ("PYTORCH_CUDA_ALLOC_CONF", "max_split_size:128", Status.WARN, Status.PASS),
+        ("PYTORCH_ALLOC_CONF", "expandable_segments:1", Status.FAIL, Status.PASS),
+        ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:true", Status.FAIL, Status.PASS),
+        ("PYTORCH_CUDA_ALLOC_CONF", "max_split_size:128", Status.FAIL, Status.PASS),
+        ("PYTORCH_HIP_ALLOC_CONF", "max_split_size:128", Status.FAIL, Status.PASS),
         ("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:128", Status.PASS, Status.PASS),
         (
             "PYTORCH_CUDA_ALLOC_CONF",
@@ -187,7 +193,80 @@ def test_the_options_of_the_allocator_stand_in_torchs_libraries() -> None:
     """As text in the binaries; the compiler may have cut a name into moves of eight bytes."""
     folder = Path(str(distribution("torch").locate_file("torch/lib")))
     text = (folder / "libc10.so").read_bytes() + (folder / "libc10_cuda.so").read_bytes()
-    assert not [name for name in _ALLOCATOR if name[:7].encode() not in text]
+    assert not [name for name in OPTIONS if name[:7].encode() not in text]
+
+
+TAKEN = [
+    *("", " ", "expandable_segments:True,", "max_split_size_mb:128MB", " max_split_size_mb : 20 "),
+    *("max_split_size_mb:-5", "garbage_collection_threshold:0.6", "per_process_memory_fraction:1"),
+    *("roundup_power2_divisions:4", "roundup_power2_divisions:[256:1,512:2,>:0]", "backend:native"),
+    *("roundup_power2_divisions:[256:1,]", "pinned_num_register_threads:8"),
+    *("large_segment_size_mb:11", "per_process_memory_fraction:5e-1"),
+    "roundup_power2_divisions:[256:1,512:2],expandable_segments:False",
+]
+REFUSED = [
+    *(
+        "expandable_segments:true",
+        "expandable_segments:1",
+        "expandable_segments:[True]",
+        "nosuch:1",
+    ),
+    *(
+        "max_split_size_mb:abc",
+        "max_split_size_mb:1",
+        "max_split_size_mb:1.5",
+        "max_split_size:128",
+    ),
+    *("garbage_collection_threshold:0", "garbage_collection_threshold:1.0", "backend:Native"),
+    *("per_process_memory_fraction:7", "per_process_memory_fraction:x", "large_segment_size_mb:10"),
+    *(
+        "roundup_power2_divisions:3",
+        "roundup_power2_divisions:[300:2]",
+        "throw_on_cudamalloc_oom:x",
+    ),
+    *("roundup_power2_divisions:[256:3]", "pinned_num_register_threads:256", "a", ",", "a=b"),
+    *("pinned_num_register_threads:3", "pinned_reserve_segment_size_mb:0", "Backend:native"),
+    "expandable_segments:True,,backend:native",
+]
+
+
+def test_options_of_the_allocator_are_taken_or_refused_by_name() -> None:
+    assert not [value for value in TAKEN if wrong_options(value)]
+    assert not [value for value in REFUSED if not wrong_options(value)]
+    value = "expandable_segments:True, max_split_size_mb:4,backend:x"
+    assert wrong_options(value) == ["max_split_size_mb:4", "backend:x"]
+
+
+@pytest.mark.stack
+def test_the_real_allocator_takes_and_refuses_the_same() -> None:
+    """In a process of its own: options stay set, and some bounds are those of others."""
+    code = (
+        "import json, sys, torch\n"
+        "refused = []\n"
+        "for value in json.load(sys.stdin):\n"
+        "    torch._C._accelerator_setAllocatorSettings('large_segment_size_mb:20')\n"
+        "    try: torch._C._accelerator_setAllocatorSettings(value)\n"
+        "    except Exception: refused.append(value)\n"
+        "print(json.dumps(refused))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=json.dumps([*TAKEN, *REFUSED]).encode(),
+        capture_output=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == REFUSED
+
+
+@pytest.mark.parametrize("name", ["ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM"])
+def test_a_way_of_spreading_without_its_package_stops_trainers(name: str) -> None:
+    facts = replace(NODE, surroundings=probe_surroundings({name: "true"}))
+    bare = replace(facts, packages=PackagesFacts({"torch": "2.14.1"}))
+    found = findings(CHECKS, bare, plan_for("h100"))["host.environment"]
+    assert (found.status, found.next_step) == (Status.FAIL, f"unset {name}")
+    whole = PackagesFacts({"deepspeed": "0.19.0", "megatron-core": "0.16.0"})
+    full = replace(facts, packages=whole)
+    assert findings(CHECKS, full, plan_for("h100"))["host.environment"].status is Status.WARN
 
 
 @pytest.mark.stack
@@ -201,8 +280,9 @@ def test_the_options_of_the_allocator_stand_in_torchs_libraries() -> None:
     ],
 )
 def test_the_real_stack_dies_of_what_is_refused(name: str, value: str) -> None:
-    what = "transformers.modeling_outputs, transformers.models.llama.modeling_llama"
-    code = f"import torch, {what}" if name == "PYTHONOPTIMIZE" else "import torch"
+    code = "import torch"
+    if name == "PYTHONOPTIMIZE":
+        code += ", transformers.modeling_outputs, transformers.models.llama.modeling_llama"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=dict(os.environ) | {name: value},
@@ -210,3 +290,41 @@ def test_the_real_stack_dies_of_what_is_refused(name: str, value: str) -> None:
         check=False,
     )
     assert done.returncode
+
+
+@pytest.mark.stack
+def test_the_real_accelerate_dies_of_what_is_refused() -> None:
+    """In a process of its own, one after the other; the last value is a good one."""
+    tried = [
+        ("ACCELERATE_DYNAMO_BACKEND", ""),
+        ("ACCELERATE_DYNAMO_BACKEND", "bogus"),
+        ("ACCELERATE_DYNAMO_USE_DYNAMIC", "maybe"),
+        ("ACCELERATE_DYNAMO_USE_FULLGRAPH", "maybe"),
+        ("ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", ""),
+        ("ACCELERATE_FP8_BACKEND", "no"),
+        ("ACCELERATE_TORCH_DEVICE", "bogus"),
+        ("ACCELERATE_TORCH_DEVICE", "cuda:00"),
+        ("ACCELERATE_USE_DEEPSPEED", "true"),
+        ("ACCELERATE_USE_MEGATRON_LM", "true"),
+        ("ACCELERATE_DYNAMO_BACKEND", "inductor"),
+    ]
+    code = (
+        "import json, os, sys\n"
+        "from accelerate import Accelerator\n"
+        "from accelerate.state import AcceleratorState\n"
+        "died = []\n"
+        "for name, value in json.load(sys.stdin):\n"
+        "    AcceleratorState._reset_state(reset_partial_state=True)\n"
+        "    os.environ[name] = value\n"
+        "    try: Accelerator()\n"
+        "    except Exception: died.append([name, value])\n"
+        "    del os.environ[name]\n"
+        "print(json.dumps(died))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=json.dumps(tried).encode(),
+        capture_output=True,
+        check=True,
+    )
+    assert [tuple(each) for each in json.loads(done.stdout.splitlines()[-1])] == tried[:-1]

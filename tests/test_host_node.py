@@ -17,7 +17,14 @@ import pytest
 
 from app.checks.host import CHECKS
 from app.facts.host import Folder, FolderFacts, HostFacts, MemoryFacts
-from app.facts.node import AccountFacts, ClockFacts, LimitFacts, MachineFacts, SharedMemoryFacts
+from app.facts.node import (
+    LEVELS,
+    AccountFacts,
+    ClockFacts,
+    LimitFacts,
+    MachineFacts,
+    SharedMemoryFacts,
+)
 from app.node_section import node_section
 from app.outcome import Fault, Finding, Status
 from app.plan import Plan
@@ -32,7 +39,6 @@ ROOT = os.getuid() == 0
 MIB = 2**20
 GOOD = FolderFacts(Folder("cache", "/x", "X"), free_bytes=100 * GIB, total_bytes=200 * GIB)
 NODE = HostFacts(
-    hostname="node",
     account=AccountFacts(1000, 1000, "someone", "/home/someone"),
     limits=LimitFacts(8),
     clock=ClockFacts(1.1e9, 1e9, "a file"),
@@ -57,6 +63,74 @@ def test_an_ordinary_node_passes() -> None:
     for check in ("machine", "kernel", "clock", "account", "memory", "cpus", "limits"):
         assert of(check, NODE).status is Status.PASS
     assert of("shared_memory", NODE).status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("flags", "gpu", "cpu"),
+    [
+        (set(), Status.FAIL, Status.FAIL),  # QEMU's default, qemu64
+        (LEVELS[0], Status.PASS, Status.FAIL),  # Nehalem
+        (LEVELS[0] | {"avx", "xsave"}, Status.PASS, Status.PASS),  # Sandy Bridge
+        (LEVELS[0] | LEVELS[1], Status.PASS, Status.PASS),
+        (LEVELS[0] - {"sse4_2"} | {"avx"}, Status.FAIL, Status.FAIL),
+        (None, Status.SKIP, Status.SKIP),
+    ],
+)
+def test_a_processor_without_the_wheels_instructions_is_named(
+    flags: frozenset[str] | None, gpu: Status, cpu: Status
+) -> None:
+    facts = replace(NODE, machine=replace(NODE.machine, processor="a CPU", flags=flags))
+    assert fault("processor") is Fault.HARDWARE_MISMATCH
+    for hardware, status in (("v100", gpu), ("cpu", cpu)):
+        found = of("processor", facts, plan_for(hardware))
+        assert found.status is status
+        if status is Status.FAIL:
+            assert "a CPU has no " in found.reason
+    arm = replace(facts, machine=replace(facts.machine, machine="aarch64"))
+    assert of("processor", arm).status is Status.SKIP
+
+
+def test_a_level_of_x86_64_is_whole() -> None:
+    levels = [frozenset().union(*LEVELS[:n]) for n in range(len(LEVELS) + 1)]
+    assert [MachineFacts(flags=each).x86_64_level for each in levels] == [1, 2, 3, 4]
+    assert MachineFacts(flags=levels[3] - {"fma"}).x86_64_level == 2
+    assert MachineFacts().x86_64_level is None
+
+
+def test_the_processor_is_that_of_the_kernels_account(tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text(
+        "processor\t: 0\nmodel name\t: A CPU: fast\nflags\t\t: fpu sse4_2 avx\n\n"
+        "processor\t: 1\nmodel name\t: Another\nflags\t\t: fpu\n\n"
+    )
+    found = machine_facts(tmp_path, {}, tmp_path)
+    assert found.processor == "A CPU: fast"
+    assert found.flags == frozenset(("sse4_2", "avx"))
+    real = machine_facts(Path("/proc"), {})
+    assert real.flags is not None or real.machine != "x86_64"
+
+
+@pytest.mark.parametrize(
+    ("umask", "uid", "status"),
+    [
+        (0o022, 1000, Status.PASS),
+        (0o077, 1000, Status.PASS),
+        (0o777, 1000, Status.FAIL),
+        (0o277, 1000, Status.FAIL),
+        (0o777, 0, Status.WARN),
+        (None, 1000, Status.PASS),
+    ],
+)
+def test_a_umask_that_takes_the_owners_rights_is_named(
+    umask: int | None, uid: int, status: Status
+) -> None:
+    facts = replace(
+        NODE, account=replace(NODE.account, uid=uid), machine=replace(NODE.machine, umask=umask)
+    )
+    found = of("account", facts)
+    assert found.status is status
+    if status is not Status.PASS:
+        assert f"umask {umask:03o}" in found.reason
+        assert "umask 022" in found.next_step
 
 
 def test_an_arm_machine_is_refused_by_name_where_a_gpu_is_asked_for() -> None:

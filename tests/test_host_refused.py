@@ -1,4 +1,7 @@
-"""System calls that a profile of seccomp refuses: what cannot be asked is unread, no failure."""
+"""System calls that a profile of seccomp refuses, and devices that are not there.
+
+What cannot be asked is unread and no failure; without what every boot needs the reason is named.
+"""
 
 from __future__ import annotations
 
@@ -51,6 +54,7 @@ print(json.dumps({
 }))
 """
 _CALLS = {"prlimit64": 302, "sched_getaffinity": 204, "fallocate": 285, "statfs": 137}  # x86-64
+_NEEDED = {"memfd_create": 319, "setpgid": 109}
 pytestmark = pytest.mark.skipif(
     os.uname().machine != "x86_64" or not shutil.which("gcc"), reason="numbers of x86-64, and gcc"
 )
@@ -77,6 +81,48 @@ def seen(refuse: Path, folder: Path, number: int, answer: int) -> dict[str, obje
     if done.returncode == 77:
         pytest.skip("no filters here")
     assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("call", _NEEDED)
+def test_a_call_that_every_boot_makes_is_a_policys_to_allow(
+    refuse: Path, tmp_path: Path, call: str
+) -> None:
+    program = [str(refuse), str(_NEEDED[call]), str(errno.EPERM), sys.executable, "-m", "app.boot"]
+    verdict = boot(tmp_path, program)
+    assert verdict["exit"] == 78
+    assert "Operation not permitted" in str(verdict["reason"])
+    assert "profile of seccomp" in str(verdict["next_step"])
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can mount")
+def test_a_container_without_its_devices_is_told_so(tmp_path: Path) -> None:
+    script = 'mount -t tmpfs none /dev && exec "$0" -m app.boot'
+    verdict = boot(tmp_path, ["unshare", "-m", "/bin/sh", "-c", script, sys.executable])
+    assert verdict["exit"] == 78
+    assert verdict["reason"] == "/dev/null cannot be opened: No such file or directory"
+    assert "/dev" in str(verdict["next_step"])
+    assert Path(str(verdict["report"])).is_file()
+
+
+def boot(folder: Path, program: list[str]) -> dict[str, object]:
+    """The verdict of a boot that this program starts."""
+    done = subprocess.run(
+        program,
+        cwd=folder,
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "PYTHONPATH": str(REPOSITORY),
+            "BOOT_HARDWARE": "cpu",
+            "BOOT_STOP_AFTER": "host",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == 77 or "unshare:" in done.stderr or "mount:" in done.stderr:
+        pytest.skip("no filters or mounts here")
     return dict(json.loads(done.stdout))
 
 

@@ -7,64 +7,21 @@ import socket
 import ssl
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from app.checks.cache import CHECKS
 from app.exits import ExitCode, exit_code
-from app.facts.cache import CacheFacts
-from app.outcome import Finding
-from app.probes.hub import Means, resolve_model
-from app.probes.hub_cache import repository_folder
+from app.probes.fetch import is_known
 from app.probes.hub_contents import misfit
+from app.probes.hub_steps import step_of
+from tests.cache_stage import Asked, base_of, refused
 from tests.fake_hub import COMMIT, Hub, serving
-from tests.fakes_preflight import PLAIN, TOKEN, findings, model_files, plan_for, write_model
+from tests.fakes_preflight import PLAIN, TOKEN, model_files, write_model
 
-pytestmark = pytest.mark.usefixtures("_direct")
 FILES = model_files(PLAIN, n_shards=2)
-
-
-@pytest.fixture
-def _direct(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No proxy or authority of the machine between the client and the fake hub."""
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
-
-
-class Asked:
-    """What came of asking: facts, codes, what was said, how often it was waited."""
-
-    def __init__(self, folder: Path, url: str, environ: Mapping[str, str], **plan: Any) -> None:
-        self.said: list[str] = []
-        self.waits: list[float] = []
-        limit_s = plan.pop("limit_s", 60.0)
-        means = Means(limit_s, 20.0, wait=self.waits.append, say=self.said.append)
-        given = {"HOME": str(folder), "HF_HUB_CACHE": str(folder / "hub"), "HF_ENDPOINT": url}
-        asked = plan_for(**{"model": "org/tiny"} | plan)
-        given.update(environ)
-        self.facts: CacheFacts = resolve_model(asked, given, token=TOKEN, means=means)
-        self.findings = findings(CHECKS, self.facts, asked)
-
-    @property
-    def first(self) -> Finding:
-        return next(found for found in self.findings.values() if found.status.blocks)
-
-    @property
-    def code(self) -> ExitCode | None:
-        for check in CHECKS:
-            found = self.findings[check.id]
-            if found.status.blocks:
-                return exit_code(found.fault or check.fault)
-        return None
-
-
-def ask(folder: Path, hub: Hub, **plan: Any) -> Asked:
-    return Asked(folder, hub.url, {}, **plan)
 
 
 @contextmanager
@@ -145,7 +102,7 @@ def test_a_certificate_is_told_by_what_is_wrong_with_it(
 
 def test_tls_to_a_port_that_speaks_none_is_a_setting(tmp_path: Path) -> None:
     with serving(Hub(FILES)) as hub:
-        asked = Asked(tmp_path, hub.url.replace("http:", "https:"), {})
+        asked = Asked(tmp_path, hub.url.replace("http:", "https:"))
     assert (asked.code, asked.waits) == (ExitCode.CONFIG, [])
     assert "speaks no TLS" in asked.first.next_step
 
@@ -170,59 +127,51 @@ def test_a_proxy_that_passes_nothing_on_is_told_by_its_status(
     assert TOKEN not in repr(asked.facts)
 
 
-@pytest.mark.parametrize("status", [400, 403])
-def test_an_address_of_the_store_that_has_expired_is_asked_for_anew(
-    tmp_path: Path, status: int
-) -> None:
-    """The same status of the hub itself is a refusal."""
-    with serving(Hub(FILES, of_store=[(status, {})])) as hub:
-        asked = ask(tmp_path, hub)
-    assert (asked.code, len(asked.waits)) == (None, 1)
+def test_an_address_of_the_store_that_has_expired_is_asked_for_anew(tmp_path: Path) -> None:
+    """The same status of the hub itself is a refusal; a range that is not there begins anew."""
+    hub = Hub(model_files(), of_store=[(400, {}), (403, {}), (416, {})])
+    with serving(hub):
+        asked = Asked(tmp_path, hub.url)
+    assert (asked.code, len(asked.waits)) == (None, 3)
 
 
-def test_a_range_that_the_store_has_not_begins_anew(tmp_path: Path) -> None:
-    with serving(Hub(FILES, of_store=[(416, {})])) as hub:
-        asked = ask(tmp_path, hub)
-    assert (asked.code, len(asked.waits)) == (None, 1)
-
-
-@pytest.mark.parametrize("status", [200, 401, 403, 404])
+@pytest.mark.parametrize("status", [200, 401, 404])
 def test_a_mirror_without_xet_is_asked_plainly(tmp_path: Path, status: int) -> None:
     """It answers to that service's path as to any it does not know."""
     with serving(Hub(FILES, xet=status)) as hub:
-        asked = ask(tmp_path, hub)
+        asked = Asked(tmp_path, hub.url)
     assert (asked.code, len(asked.waits)) == (None, 1)
     assert "without Xet" in asked.said[-1]
 
 
 @pytest.mark.parametrize("page", [b"[]", b"{}", b"3", b"null", b'{"sha": 5}', b"[" * 100_000])
-def test_json_of_another_service_is_no_hub(tmp_path: Path, page: bytes) -> None:
+def test_json_of_another_service_is_no_hub(page: bytes) -> None:
     with serving(Hub(FILES, always=(200, {}), page=page)) as hub:
-        asked = ask(tmp_path, hub)
-    assert (asked.code, asked.waits) == (ExitCode.CONFIG, [])
-    assert "no hub" in asked.first.next_step
+        cause = refused(hub)
+    assert exit_code(cause.fault) == ExitCode.CONFIG
+    assert "no hub" in step_of(cause, has_token=True)
 
 
 def test_an_empty_listing_is_an_absent_model_and_is_not_kept(tmp_path: Path) -> None:
     with serving(Hub({})) as hub:
-        assert ask(tmp_path, hub).code == ExitCode.NOINPUT
+        assert Asked(tmp_path, hub.url).code == ExitCode.NOINPUT
         hub.files = FILES
-        assert ask(tmp_path, hub).code is None
+        assert Asked(tmp_path, hub.url).code is None
 
 
 def test_an_empty_listing_that_was_kept_is_no_listing(tmp_path: Path) -> None:
-    kept = repository_folder(str(tmp_path / "hub"), "org/tiny") / "trees" / f"{COMMIT}.json"
+    kept = base_of(tmp_path) / "trees" / f"{COMMIT}.json"
     kept.parent.mkdir(parents=True)
     kept.write_text('{"format_version": 1, "files": {}}')
     with serving(Hub(FILES)) as hub:
-        asked = ask(tmp_path, hub)
+        asked = Asked(tmp_path, hub.url)
     assert asked.code is None
     assert asked.facts.downloaded
 
 
 def test_a_listing_that_leads_out_of_the_cache_is_no_hubs(tmp_path: Path) -> None:
     with serving(Hub(FILES | {"../../../x.json": b"{}"})) as hub:
-        asked = ask(tmp_path, hub)
+        asked = Asked(tmp_path, hub.url)
     assert asked.code == ExitCode.CONFIG
     assert not list(tmp_path.rglob("x.json"))
 
@@ -230,7 +179,7 @@ def test_a_listing_that_leads_out_of_the_cache_is_no_hubs(tmp_path: Path) -> Non
 def test_names_that_mean_something_to_patterns_are_fetched(tmp_path: Path) -> None:
     odd = {"a b.json": b"{}", "x[1].json": b"{}", "q?.json": b"{}", "100%.json": b"{}"}
     with serving(Hub(FILES | odd)) as hub:
-        asked = ask(tmp_path, hub)
+        asked = Asked(tmp_path, hub.url)
     assert set(odd) < {entry.name for entry in asked.facts.files}
 
 
@@ -240,7 +189,7 @@ def test_a_shard_that_the_hub_itself_lacks_is_not_had_by_trying_again(tmp_path: 
     }
     with serving(Hub(files)) as hub:
         for _ in range(2):  # downloaded now, then from the cache
-            asked = ask(tmp_path, hub)
+            asked = Asked(tmp_path, hub.url)
             assert asked.code == ExitCode.DATAERR
             assert "the hub has no more" in asked.first.next_step
 
@@ -282,7 +231,7 @@ def test_a_repository_that_is_something_else_is_told_before_a_download(
 
 def test_nothing_of_a_repository_that_is_something_else_is_fetched(tmp_path: Path) -> None:
     with serving(Hub({"adapter_config.json": b"{}", "adapter_model.safetensors": b"x"})) as hub:
-        asked = ask(tmp_path, hub)
+        asked = Asked(tmp_path, hub.url)
     assert asked.code == ExitCode.DATAERR
     assert "base model" in asked.first.next_step
     assert not any("/resolve/" in request for request in hub.requests)
@@ -290,35 +239,42 @@ def test_nothing_of_a_repository_that_is_something_else_is_fetched(tmp_path: Pat
 
 def test_a_hub_that_never_answered_is_no_slow_download(tmp_path: Path) -> None:
     with serving(Hub(FILES, silent=True)) as hub:
-        asked = ask(tmp_path, hub, limit_s=4.0)
+        asked = Asked(tmp_path, hub.url, limit_s=2.0)
     assert asked.code == ExitCode.TEMPFAIL
-    assert "no answer up to the deadline (BOOT_CACHE_TIMEOUT_S=4)" in asked.first.reason
+    assert "no answer up to the deadline (BOOT_CACHE_TIMEOUT_S=2)" in asked.first.reason
     assert "network" in asked.first.next_step
 
 
 @pytest.mark.parametrize(
-    ("status", "headers", "hinted"),
+    ("status", "headers", "known"),
     [
-        (404, {}, True),
-        (401, {}, True),
-        (401, {"X-Error-Code": "GatedRepo"}, False),
-        (403, {}, False),
+        (404, {}, False),
+        (401, {}, False),
+        (401, {"X-Error-Code": "GatedRepo"}, True),
+        (403, {}, True),
     ],
 )
-def test_a_folder_is_spoken_of_only_where_nobody_knows_such_a_repository(
-    tmp_path: Path, status: int, headers: dict[str, str], hinted: bool
+def test_a_repository_is_known_that_the_hub_says_something_about(
+    status: int, headers: dict[str, str], known: bool
 ) -> None:
     with serving(Hub({}, always=(status, headers))) as hub:
-        asked = ask(tmp_path, hub)
-    assert ("there is no folder" in asked.first.reason) == hinted
+        assert is_known(refused(hub)) == known
+
+
+def test_a_folder_is_spoken_of_where_nobody_knows_such_a_repository(tmp_path: Path) -> None:
+    with serving(Hub({}, always=(404, {}))) as hub:
+        asked = Asked(tmp_path, hub.url)
+    assert "there is no folder" in asked.first.reason
+    assert "see that HF_ENDPOINT (127.0.0.1) is the hub you mean" in asked.first.next_step
+    assert asked.waits == []
 
 
 def test_something_in_the_place_of_the_caches_folder_is_named(tmp_path: Path) -> None:
-    base = repository_folder(str(tmp_path / "hub"), "org/tiny")
+    base = base_of(tmp_path)
     base.mkdir(parents=True)
     (base / "blobs").write_text("x")
     with serving(Hub(FILES)) as hub:
-        asked = ask(tmp_path, hub)
+        asked = Asked(tmp_path, hub.url)
     assert asked.code == ExitCode.CONFIG
     assert str(base / "blobs") in asked.first.reason
     assert "remove what lies there" in asked.first.next_step
@@ -327,32 +283,29 @@ def test_something_in_the_place_of_the_caches_folder_is_named(tmp_path: Path) ->
 def test_a_token_that_the_client_found_by_itself_is_one(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "token").write_text(TOKEN)
-    environ = {"HOME": str(tmp_path), "HF_HOME": str(tmp_path / "home")}
     with serving(Hub({}, always=(401, {}))) as hub:
-        plan = plan_for(model="org/tiny")
-        facts = resolve_model(plan, environ | {"HF_ENDPOINT": hub.url})
-    assert facts.failure is not None
-    assert facts.failure.next_step.startswith("make a new HF_TOKEN")
+        asked = Asked(tmp_path, hub.url, {"HF_HOME": str(tmp_path / "home")}, token=None)
+    assert asked.first.next_step.startswith("make a new HF_TOKEN")
 
 
 def test_a_folder_of_the_hubs_cache_is_told_from_a_model(tmp_path: Path) -> None:
     cached = tmp_path / "models--org--tiny"
     write_model(cached / "snapshots" / COMMIT, FILES)
-    asked = Asked(tmp_path, "http://127.0.0.1:9", {}, model=str(cached))
+    asked = Asked(tmp_path, model=str(cached))
     assert asked.code == ExitCode.DATAERR
     assert "BOOT_BASE_MODEL_ID to org/tiny" in asked.first.next_step
-    asked = Asked(tmp_path, "http://127.0.0.1:9", {}, model=str(tmp_path))
+    asked = Asked(tmp_path, model=str(tmp_path))
     assert "BOOT_BASE_MODEL_ID to org/tiny" in asked.first.next_step
 
 
 def test_a_folder_of_folders_alone_is_left_to_the_checkpoint_stage(tmp_path: Path) -> None:
     write_model(tmp_path / "models" / "inner", FILES)
-    asked = Asked(tmp_path, "http://127.0.0.1:9", {}, model=str(tmp_path / "models"))
+    asked = Asked(tmp_path, model=str(tmp_path / "models"))
     assert asked.code is None
     assert "inner" in asked.findings["cache.complete"].reason
 
 
 def test_a_new_disk_with_nothing_on_it_is_an_absent_model(tmp_path: Path) -> None:
     (tmp_path / "models" / "lost+found").mkdir(parents=True)
-    asked = Asked(tmp_path, "http://127.0.0.1:9", {}, model=str(tmp_path / "models"))
+    asked = Asked(tmp_path, model=str(tmp_path / "models"))
     assert asked.code == ExitCode.NOINPUT

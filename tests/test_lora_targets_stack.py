@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from app.facts.adapter import Asked
-from app.facts.beside import Beside
 from app.facts.checkpoint import CheckpointFacts, TensorHeader
 from app.facts.lora_targets import find_targets
 from app.outcome import Status
@@ -165,7 +164,7 @@ def test_no_family_of_the_library_is_refused_for_its_own_defaults() -> None:
         ):  # a family that has no defaults
             continue
         config |= {"model_type": kind}
-        facts = CheckpointFacts(Path(), config=config, beside=Beside(read_families(config)))
+        facts = CheckpointFacts(Path(), config=config, families=read_families(config))
         told = findings(CHECKS, facts, plan)
         for name in ("checkpoint.family", "checkpoint.numbers"):
             assert told[name].status is Status.PASS, (kind, told[name].reason)

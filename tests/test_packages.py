@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -38,6 +39,7 @@ from app.probes.wheel import (
     package_folder,
     torch_architectures,
     torch_build,
+    xformers_build,
 )
 from tests.fakes_preflight import findings, plan_for
 
@@ -318,6 +320,52 @@ def test_a_cpu_only_torch_is_the_images_fault_on_a_gpu_profile(tmp_path: Path) -
 def test_a_version_file_that_says_nothing_is_no_pass(tmp_path: Path, text: str) -> None:
     facts = look(torch_package(tmp_path, text))
     assert judged(facts)["host.torch_build"].status is Status.SKIP
+
+
+@pytest.mark.parametrize(
+    ("built", "flags", "hardware", "note"),
+    [
+        ("2.14.1+cu130", "9.0a", "h100", ""),
+        ("2.10.0+cu128", "9.0a", "h100", "it was built for torch 2.10.0+cu128"),
+        ("2.10.0+cu128", "9.0a", "cpu", ""),
+        ("2.14.1", "7.5 8.0+PTX", "h100", ""),
+        ("2.14.1", "7.5 8.0", "h100", "it has no kernels for NVIDIA H100 (Hopper)"),
+        ("2.14.1", "7.5 8.0+PTX 9.0a", "v100", "it has no kernels for NVIDIA V100 (Volta)"),
+        ("2.14.1", None, "v100", ""),
+    ],
+)
+def test_an_xformers_that_is_of_no_use_is_noted_and_no_warning(
+    tmp_path: Path, built: str, flags: str | None, hardware: str, note: str
+) -> None:
+    """Unsloth goes on without it; the locks hold it for other models."""
+    install(tmp_path, FITS)
+    package = tmp_path / "xformers"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    told = {"version": {"torch": built}, "env": {"TORCH_CUDA_ARCH_LIST": flags}}
+    (package / "cpp_lib.json").write_text(json.dumps(told))
+    finding = judged(look(str(tmp_path)), plan_for(hardware))["host.packages"]
+    assert finding.status is Status.PASS
+    assert finding.reason.endswith(note)
+    assert ("xFormers" in finding.reason) is bool(note)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": {"torch": 2}}', "\0", "null"])
+def test_an_xformers_that_tells_nothing_is_left_alone(tmp_path: Path, text: str) -> None:
+    package = tmp_path / "xformers"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    assert xformers_build([str(tmp_path)]) is None
+    (package / "cpp_lib.json").write_text(text)
+    assert xformers_build([str(tmp_path)]) is None
+
+
+def test_the_installed_xformers_says_what_it_was_built_for() -> None:
+    built = xformers_build(sys.path)
+    assert built is not None
+    assert built.torch.startswith("2.")
+    assert "sm_90a" in built.architectures
+    assert "compute_80" in built.architectures
 
 
 def bitsandbytes_package(folder: Path, *libraries: str) -> Path:

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.facts.checkpoint import QuantData
-from app.probes.safetensors import BITS, read_checkpoint, read_headers, read_shard
+from app.probes.headers import BITS
+from app.probes.safetensors import read_checkpoint, read_headers, read_shard
 from app.probes.sniff import SNIFF
 from tests.fakes_preflight import PACKED, model_files, safetensors_bytes, write_model
 
@@ -240,7 +241,7 @@ def test_of_plain_scales_only_samples_are_read(tmp_path: Path, reads: list[int])
     names = [f"layer.{n}.weight.absmax" for n in range(20)]
     path = tmp_path / "x.safetensors"
     head = sparse(path, [(name, "F32", 10**7) for name in names])
-    quant = QuantData({}, {}, {})
+    quant = QuantData()
     shard, tensors, _ = read_shard(tmp_path, "x.safetensors", quant)
     assert (shard.problem, set(quant.scales.values())) == ("", {""})  # not all seen, so not `zero`
     assert sum(reads) <= head + SNIFF + len(names) * 16 * 1024
@@ -248,7 +249,7 @@ def test_of_plain_scales_only_samples_are_read(tmp_path: Path, reads: list[int])
     with path.open("r+b") as file:
         file.seek(-4, os.SEEK_END)
         file.write(struct.pack("<f", float("nan")))
-    quant = QuantData({}, {}, {})
+    quant = QuantData()
     read_shard(tmp_path, "x.safetensors", quant)
     assert [name for name, word in quant.scales.items() if word] == [tensors[-1].name]
 
@@ -256,7 +257,7 @@ def test_of_plain_scales_only_samples_are_read(tmp_path: Path, reads: list[int])
 def test_quant_states_that_fill_a_disk_are_not_read(tmp_path: Path, reads: list[int]) -> None:
     names = [f"layer.{n}.weight.quant_state.bitsandbytes__nf4" for n in range(2000)]
     head = sparse(tmp_path / "x.safetensors", [(name, "U8", 60_000) for name in names])
-    quant = QuantData({}, {}, {})
+    quant = QuantData()
     read_shard(tmp_path, "x.safetensors", quant)
     assert "more than any model has" in str(quant.states[names[0]])
     assert (len(quant.states), sum(reads)) == (2000, head + SNIFF - 8)
@@ -265,7 +266,7 @@ def test_quant_states_that_fill_a_disk_are_not_read(tmp_path: Path, reads: list[
 def test_what_lies_near_is_read_at_once(tmp_path: Path, reads: list[int]) -> None:
     """On a mount every read is a round trip."""
     write_model(tmp_path, {"x.safetensors": safetensors_bytes(PACKED)})
-    read_shard(tmp_path, "x.safetensors", QuantData({}, {}, {}))
+    read_shard(tmp_path, "x.safetensors", QuantData())
     assert len(reads) == 3  # first bytes, header, everything beside the weight
 
 
@@ -285,7 +286,7 @@ def test_a_disk_that_fails_at_any_read_is_no_broken_file(
         return read(handle, length, offset)
 
     monkeypatch.setattr("app.probes.files.os.pread", failing)
-    shard, tensors, told = read_shard(tmp_path, "x.safetensors", QuantData({}, {}, {}))
+    shard, tensors, told = read_shard(tmp_path, "x.safetensors", QuantData())
     assert (shard.problem, tensors, told) == (os.strerror(number), [], number)
     assert len(calls) == failing_read + 1
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.settings_inherited import REFUSED, inherited_problems
+from app.settings_inherited import DYNAMO_BACKENDS, REFUSED, inherited_problems
 
 
 @pytest.mark.parametrize("name", [*REFUSED, "UNSLOTH_FORCE_", "UNSLOTH_FORCE_FUSED_LORA"])
@@ -72,6 +72,12 @@ def test_arrays_are_not_ranks() -> None:
         ("USE_TORCH_XLA", ["1", "f", "No"], ["", "maybe", "2"]),
         ("ACCELERATE_USE_CPU", ["true", "0"], ["", "maybe"]),
         ("ACCELERATE_DEBUG_MODE", ["true", "0"], ["", "maybe"]),
+        ("ACCELERATE_DYNAMO_USE_DYNAMIC", ["true", "0"], ["", "maybe"]),
+        ("ACCELERATE_DYNAMO_USE_FULLGRAPH", ["true", "0"], ["", "maybe"]),
+        ("ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", ["true", "0"], ["", "maybe"]),
+        ("ACCELERATE_DYNAMO_BACKEND", ["no", "INDUCTOR", "eager"], ["", "bogus"]),
+        ("ACCELERATE_FP8_BACKEND", ["NO", "AO"], ["", "no", "bogus"]),
+        ("ACCELERATE_TORCH_DEVICE", ["cpu", "cuda", "cuda:9"], ["", "CUDA", "cuda:00", "meta"]),
         ("ACCELERATE_ENABLE_RICH", ["true", "0"], ["", "maybe"]),
         ("ACCELERATE_MIXED_PRECISION", ["", "no", "BF16", "fp8"], ["half", "bfloat16", "16"]),
         ("TORCHINDUCTOR_COMPILE_THREADS", ["1", " 8 "], ["", "abc", "1.5"]),
@@ -106,6 +112,17 @@ def test_wrong_types_that_imports_die_of_are_named(
     for value in bad:
         (problem,) = inherited_problems({name: value})
         assert problem.name == name
+
+
+def test_the_backends_of_dynamo_are_accelerates() -> None:
+    file = Path(str(distribution("accelerate").locate_file("accelerate/utils/dataclasses.py")))
+    (kind,) = (
+        node
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.ClassDef) and node.name == "DynamoBackend"
+    )
+    values = [node.value for node in kind.body if isinstance(node, ast.Assign)]
+    assert {ast.literal_eval(value) for value in values} == DYNAMO_BACKENDS
 
 
 # Packages that every boot imports, and that read numbers at the top of modules.

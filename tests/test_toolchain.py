@@ -36,6 +36,7 @@ def probe(
     tmp_path: Path, changes: Mapping[str, str], *, hardware: str = "h100", deadline_s: float = 20.0
 ) -> ToolchainFacts:
     """The probe with these variables and a temporary folder of its own."""
+    (tmp_path / "tmp").mkdir(exist_ok=True)
     environ = {"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path / "tmp"), **changes}
     with compiling(plan_for(hardware), environ, deadline_s) as toolchain:
         return toolchain.facts()
@@ -79,7 +80,7 @@ def test_this_machine_compiles_and_nothing_is_left_behind(tmp_path: Path) -> Non
 def test_a_rehearsal_compiles_nothing(tmp_path: Path) -> None:
     facts = probe(tmp_path, {}, hardware="cpu")
     assert {finding.status for finding in judged(facts).values()} == {Status.SKIP}
-    assert not (tmp_path / "tmp").exists()
+    assert not [*(tmp_path / "tmp").iterdir()]
 
 
 def test_without_any_compiler_the_image_is_at_fault(tmp_path: Path) -> None:
@@ -110,6 +111,12 @@ def test_nothing_is_tried_where_that_is_known_to_be_in_vain(tmp_path: Path) -> N
         facts = toolchain.facts()
     assert {found.reason for found in judged(facts).values()} == {"no process is left"}
     assert not (tmp_path / "tmp").exists()
+
+
+def test_a_temporary_folder_that_is_missing_is_not_made(tmp_path: Path) -> None:
+    facts = probe(tmp_path, {"TMPDIR": str(tmp_path / "no" / "such")})
+    assert facts.temporary == os.strerror(errno.ENOENT)
+    assert not (tmp_path / "no").exists()
 
 
 def test_a_temporary_folder_that_is_judged_elsewhere_is_told_once(tmp_path: Path) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
-import time
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,13 +21,14 @@ from app.checks.cache import CHECKS
 from app.exits import ExitCode, exit_code
 from app.facts.cache import CacheFacts, RoomFacts, VerifyFacts
 from app.outcome import Finding, Status
-from app.probes import verify
 from app.probes.fetch_progress import File, Progress, Teller
-from app.probes.hub import Means, resolve_model
+from app.probes.fetch_request import Means
 from app.probes.hub_cache import find_snapshot, read_listing, wanted
 from app.probes.room import room_of
+from app.probes.verify import verify
+from tests.cache_stage import Asked, base_of
 from tests.fake_hub import COMMIT, git_hash, sha256
-from tests.fakes_preflight import PLAIN, findings, model_files, plan_for
+from tests.fakes_preflight import PLAIN, model_files, plan_for
 
 FILES = model_files(PLAIN, n_shards=2)
 SHARD = "model-00001-of-00002.safetensors"
@@ -62,43 +65,36 @@ def cached(
     return snapshot
 
 
-def ask(folder: Path, **plan: Any) -> tuple[CacheFacts, dict[str, Finding], ExitCode | None]:
-    """The facts, what every check says of them, and the code of the first that blocks."""
-    asked = plan_for(**{"model": "org/tiny", "download": "never"} | plan)
-    environ = {"HOME": str(folder), "HF_HUB_CACHE": str(folder / "hub")}
-    facts = resolve_model(asked, environ)
-    said = findings(CHECKS, facts, asked)
-    for check in CHECKS:
-        if said[check.id].status.blocks:
-            return facts, said, exit_code(said[check.id].fault or check.fault)
-    return facts, said, None
+def ask(folder: Path, **plan: Any) -> Asked:
+    """What comes of the cache alone."""
+    return Asked(folder, **{"download": "never"} | plan)
 
 
 @pytest.mark.parametrize("how", ["size", "sha256"])
 @pytest.mark.parametrize("links", [True, False])
 def test_files_as_the_hub_gave_them_pass(tmp_path: Path, how: str, links: bool) -> None:
     cached(tmp_path, FILES, links=links)
-    facts, said, code = ask(tmp_path, verify=how)
-    assert (code, said["cache.verified"].status) == (None, Status.PASS)
-    assert facts.verified is not None
-    assert facts.verified.n_compared == len(FILES)
-    assert facts.verified.n_bytes == sum(map(len, FILES.values()))
+    asked = ask(tmp_path, verify=how)
+    assert (asked.code, asked.findings["cache.verified"].status) == (None, Status.PASS)
+    assert asked.facts.verified is not None
+    assert asked.facts.verified.n_compared == len(FILES)
+    assert asked.facts.verified.n_bytes == sum(map(len, FILES.values()))
 
 
 def test_a_file_that_was_cut_off_is_named_with_what_to_delete(tmp_path: Path) -> None:
     snapshot = cached(tmp_path, FILES)
     blob = (snapshot / SHARD).resolve()
     blob.write_bytes(FILES[SHARD][:-1])
-    _, said, code = ask(tmp_path)
-    assert code == ExitCode.DATAERR
-    found = said["cache.verified"]
+    asked = ask(tmp_path)
+    assert asked.code == ExitCode.DATAERR
+    found = asked.findings["cache.verified"]
     assert SHARD in found.reason
     assert f"{len(FILES[SHARD]) - 1:,} bytes, not {len(FILES[SHARD]):,} bytes" in found.actual
     assert str(snapshot / SHARD) in found.next_step
     assert str(blob) in found.next_step
     blob.unlink()
     (snapshot / SHARD).unlink()
-    assert ask(tmp_path)[2] == ExitCode.NOINPUT  # and if downloads were allowed, it would come anew
+    assert ask(tmp_path).code == ExitCode.NOINPUT  # allowed to download, it would come anew
 
 
 @pytest.mark.parametrize("name", [SHARD, "tokenizer.json"])
@@ -108,51 +104,59 @@ def test_a_flipped_bit_is_seen_by_the_hash_alone(tmp_path: Path, name: str, list
     body = bytearray(FILES[name])
     body[-1] ^= 1
     (snapshot / name).resolve().write_bytes(body)
-    assert ask(tmp_path, verify="size")[2] is None
-    _, said, code = ask(tmp_path, verify="sha256")
-    assert code == ExitCode.DATAERR
-    assert name in said["cache.verified"].reason
-    assert ask(tmp_path, verify="off")[2] is None
+    assert ask(tmp_path, verify="size").code is None
+    asked = ask(tmp_path, verify="sha256")
+    assert asked.code == ExitCode.DATAERR
+    assert name in asked.first.reason
+    assert ask(tmp_path, verify="off").code is None
 
 
 def test_without_a_listing_sizes_have_nothing_to_compare_with(tmp_path: Path) -> None:
     cached(tmp_path, FILES, listing=False)
-    _, said, code = ask(tmp_path)
-    assert (code, said["cache.verified"].status) == (None, Status.SKIP)
-    assert "listing" in said["cache.verified"].reason
-    assert ask(tmp_path, verify="sha256")[1]["cache.verified"].status is Status.PASS
+    asked = ask(tmp_path)
+    found = asked.findings["cache.verified"]
+    assert (asked.code, found.status) == (None, Status.SKIP)
+    assert "listing" in found.reason
+    assert ask(tmp_path, verify="sha256").findings["cache.verified"].status is Status.PASS
 
 
 def test_copies_without_a_listing_have_nothing_to_compare_with(tmp_path: Path) -> None:
     cached(tmp_path, FILES, listing=False, links=False)
-    _, said, _ = ask(tmp_path, verify="sha256")
-    assert said["cache.verified"].status is Status.SKIP
+    asked = ask(tmp_path, verify="sha256")
+    assert asked.findings["cache.verified"].status is Status.SKIP
 
 
 def test_a_plain_folder_has_nothing_to_compare_with(tmp_path: Path) -> None:
     snapshot = cached(tmp_path, FILES)
     shutil.copytree(snapshot, tmp_path / "model")
-    _, said, code = ask(tmp_path, model=str(tmp_path / "model"), verify="sha256")
-    assert (code, said["cache.verified"].status) == (None, Status.SKIP)
+    asked = ask(tmp_path, model=str(tmp_path / "model"), verify="sha256")
+    assert (asked.code, asked.findings["cache.verified"].status) == (None, Status.SKIP)
     # A snapshot that is given by its path is compared like any other.
-    _, said, _ = ask(tmp_path, model=str(snapshot), verify="sha256")
-    assert said["cache.verified"].status is Status.PASS
+    asked = ask(tmp_path, model=str(snapshot), verify="sha256")
+    assert asked.findings["cache.verified"].status is Status.PASS
+
+
+def test_a_missing_file_of_a_snapshot_given_by_its_path_is_no_broken_one(tmp_path: Path) -> None:
+    """The checkpoint stage says that it is missing."""
+    snapshot = cached(tmp_path, FILES)
+    (snapshot / SHARD).resolve().unlink()
+    asked = ask(tmp_path, model=str(snapshot), verify="sha256")
+    assert asked.code is None
+    assert asked.facts.missing == (SHARD,)
 
 
 def test_hashing_ends_before_the_deadline_and_is_no_pass(tmp_path: Path) -> None:
     snapshot = cached(tmp_path, FILES)
-    facts, _, _ = ask(tmp_path)
-    late = verify.Means(time.monotonic() - 1, lambda _text: None)
-    found = verify.verify(snapshot, facts.files, "sha256", late)
-    assert found is not None
-    assert found.late
+    files = ask(tmp_path).facts.files
+    found = verify(snapshot, files, "sha256", Means(limit_s=0))
     said = judged(CacheFacts("a", "a", "hub", "", folder=snapshot, verified=found))
     assert said["cache.verified"].status is Status.ERROR
-    assert "BOOT_CACHE_TIMEOUT_S" in said["cache.verified"].next_step
+    assert "raise BOOT_CACHE_TIMEOUT_S" in said["cache.verified"].next_step
 
 
 def judged(facts: CacheFacts) -> dict[str, Finding]:
-    return {check.id: check.judge(facts, plan_for(verify="sha256")) for check in CHECKS}
+    plan = plan_for(verify="sha256")
+    return {check.id: check.judge(facts, plan) for check in CHECKS}
 
 
 def test_a_file_that_cannot_be_read_is_not_a_broken_one(tmp_path: Path) -> None:
@@ -164,24 +168,91 @@ def test_a_file_that_cannot_be_read_is_not_a_broken_one(tmp_path: Path) -> None:
     assert exit_code(finding.fault) == ExitCode.IOERR
 
 
+# Rights.
+
+
+@pytest.fixture
+def outside() -> Iterator[Path]:
+    """A folder that every account can enter; those of pytest are the user's own."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@contextmanager
+def denied(path: Path, mode: int) -> Iterator[None]:
+    """As another account than root, whom no mode of a file stops, and to whom this one is shut."""
+    root = os.geteuid() == 0
+    path.chmod(mode)
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+        path.chmod(0o755)
+
+
+@pytest.mark.parametrize("listing", [True, False])
+@pytest.mark.parametrize("download", ["never", "if-missing"])
+@pytest.mark.parametrize("shut", [".", "refs", "snapshots", f"snapshots/{COMMIT}", "blobs"])
+def test_a_cache_that_may_not_be_entered_is_a_matter_of_rights(
+    outside: Path, shut: str, download: str, listing: bool
+) -> None:
+    """And the hub, which is not there, is not asked."""
+    cached(outside, FILES, listing=listing)
+    with denied(base_of(outside) / shut, 0o000):
+        asked = ask(outside, download=download)
+    assert asked.code == ExitCode.CONFIG
+    found = asked.findings["cache.resolved"]
+    assert f"Permission denied at {base_of(outside)}" in found.reason
+    assert "give this uid the right" in found.next_step
+    assert asked.said == []
+
+
+@pytest.mark.parametrize("listing", [True, False])
+def test_a_snapshot_that_may_be_entered_and_not_listed_is_named(
+    outside: Path, listing: bool
+) -> None:
+    snapshot = cached(outside, FILES, listing=listing)
+    with denied(snapshot, 0o311):
+        asked = ask(outside)
+    assert asked.code == ExitCode.CONFIG
+    assert f"{snapshot} cannot be listed" in asked.findings["cache.complete"].reason
+
+
+def test_a_disk_that_does_not_answer_is_a_read_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached(tmp_path, FILES)
+
+    def stale(_path: Path) -> bool:
+        raise OSError(errno.ESTALE, "Stale file handle", "/cache/x")
+
+    monkeypatch.setattr(Path, "is_dir", stale)
+    asked = ask(tmp_path)
+    assert asked.code == ExitCode.IOERR
+    assert "Stale file handle at /cache/x" in asked.findings["cache.resolved"].reason
+
+
 # The layout.
 
 
 def test_a_ref_is_needed_for_a_name_and_not_for_a_commit(tmp_path: Path) -> None:
     cached(tmp_path, FILES)
     shutil.rmtree(tmp_path / "hub" / "models--org--tiny" / "refs")
-    assert ask(tmp_path, revision=COMMIT)[0].revision == COMMIT
-    facts, _, code = ask(tmp_path)
-    assert code == ExitCode.NOINPUT
-    assert facts.failure is not None
-    assert f"BOOT_REVISION={COMMIT}" in facts.failure.next_step
+    assert ask(tmp_path, revision=COMMIT).facts.revision == COMMIT
+    asked = ask(tmp_path)
+    assert asked.code == ExitCode.NOINPUT
+    assert f"BOOT_REVISION={COMMIT}" in asked.first.next_step
 
 
 @pytest.mark.parametrize("content", ["", "main", "A" * 40, f"{'a' * 40}/../../x", "\0"])
 def test_a_ref_that_names_no_commit_is_none(tmp_path: Path, content: str) -> None:
     cached(tmp_path, FILES)
     (tmp_path / "hub" / "models--org--tiny" / "refs" / "main").write_text(content)
-    assert ask(tmp_path)[2] == ExitCode.NOINPUT
+    assert ask(tmp_path).code == ExitCode.NOINPUT
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", SHARD])
@@ -194,11 +265,10 @@ def test_a_snapshot_that_lacks_a_file_is_not_complete(
     (snapshot / name).resolve().unlink()
     if not dangling:
         (snapshot / name).unlink()
-    facts, _, code = ask(tmp_path)
-    assert code == ExitCode.NOINPUT
-    assert facts.failure is not None
+    asked = ask(tmp_path)
+    assert asked.code == ExitCode.NOINPUT
     told = "a tokenizer" if name == "tokenizer.json" and not listing else name
-    assert told in facts.failure.actual
+    assert told in asked.first.actual
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
@@ -208,8 +278,7 @@ def test_a_page_saved_as_a_file_is_there_and_left_to_the_checkpoint_stage(
     """The hub is not asked for it, so that it is told in a second."""
     page = b"<!doctype html><title>Sign in</title>"
     cached(tmp_path, FILES | {name: page}, listing=False)
-    facts, _, _ = ask(tmp_path)
-    assert facts.folder is not None
+    assert ask(tmp_path).facts.folder is not None
 
 
 def test_an_unfinished_download_of_something_else_harms_no_complete_snapshot(
@@ -218,11 +287,11 @@ def test_an_unfinished_download_of_something_else_harms_no_complete_snapshot(
     snapshot = cached(tmp_path, FILES)
     blobs = snapshot.parents[1] / "blobs"
     (blobs / f"{'1' * 64}.12345678.incomplete").write_bytes(b"x")
-    assert ask(tmp_path)[2] is None
+    assert ask(tmp_path).code is None
     (snapshot.parents[1] / "trees" / f"{COMMIT}.json").unlink()
-    facts, _, code = ask(tmp_path)
-    assert code is None
-    assert "beside 1 unfinished download" in facts.reason
+    asked = ask(tmp_path)
+    assert asked.code is None
+    assert "beside 1 unfinished download" in asked.facts.reason
 
 
 def test_where_it_may_be_asked_a_hub_decides_what_an_unfinished_download_is(
@@ -231,18 +300,10 @@ def test_where_it_may_be_asked_a_hub_decides_what_an_unfinished_download_is(
     """Nobody answers, so that what is there is used, and that is said."""
     snapshot = cached(tmp_path, FILES, listing=False)
     (snapshot.parents[1] / "blobs" / f"{'1' * 64}.incomplete").write_bytes(b"x")
-    asked = plan_for(model="org/tiny")
-    environ = {
-        "HOME": str(tmp_path),
-        "HF_HUB_CACHE": str(tmp_path / "hub"),
-        "HF_ENDPOINT": "http://127.0.0.1:9",
-    }
-    said: list[str] = []
-    means = Means(wait=lambda _s: None, say=said.append)
-    facts = resolve_model(asked, environ, means=means)
-    assert facts.revision == COMMIT
-    assert "unfinished" in facts.reason
-    assert any("ConnectError" in line for line in said)
+    asked = Asked(tmp_path)
+    assert asked.facts.revision == COMMIT
+    assert "unfinished" in asked.facts.reason
+    assert any("ConnectError" in line for line in asked.said)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +319,7 @@ def test_a_broken_listing_is_no_listing(tmp_path: Path, text: str) -> None:
     snapshot = cached(tmp_path, FILES)
     (snapshot.parents[1] / "trees" / f"{COMMIT}.json").write_text(text)
     assert read_listing(snapshot.parents[1], COMMIT) is None
-    assert ask(tmp_path)[2] is None
+    assert ask(tmp_path).code is None
 
 
 def test_names_of_a_listing_stay_in_the_snapshot(tmp_path: Path) -> None:
@@ -307,16 +368,15 @@ def test_a_file_system_that_does_not_tell_only_warns() -> None:
 
 
 def test_the_file_system_is_read_off_the_mount_table(tmp_path: Path) -> None:
-    device = tmp_path.stat().st_dev
-    line = f"1 2 {device >> 8 & 0xFFF}:{device & 0xFF} / /x rw shared:1 - {{}} src rw\n"
-    table = tmp_path / "mountinfo"
+    table = tmp_path / "self" / "mountinfo"
+    table.parent.mkdir()
     for kind, is_fuse in [("ext4", False), ("fuse.gcsfuse", True), ("fuse", True)]:
-        table.write_text(line.format(kind))
-        found = room_of(tmp_path / "not" / "there", 5, table)
+        table.write_text(f"1 2 0:1 / {tmp_path} rw shared:1 - {kind} src rw\n")
+        found = room_of(tmp_path / "not" / "there", 5, tmp_path)
         assert (found.folder, found.fuse) == (str(tmp_path), is_fuse)
         assert found.free_bytes
     table.write_text("odd\n")
-    assert not room_of(tmp_path, 5, table).fuse
+    assert not room_of(tmp_path, 5, tmp_path).fuse
 
 
 # Progress.

@@ -41,7 +41,7 @@ def context(facts: CheckpointFacts, plan: Plan) -> Finding:
     if facts.config_problem:
         return skipped("config.json could not be read")
     asked = plan.request.max_seq_length
-    found = [_limit(where, table) for where, table in text_tables(facts.config)]
+    found = [_limit(where, table) for where, table in text_tables(facts)]
     known = [entry for entry in found if entry is not None]
     if not known:
         return skipped("config.json gives no longest context")
@@ -88,7 +88,7 @@ def _limit(where: str, table: Mapping[str, Any]) -> tuple[int, str] | None:
 
 def generation(facts: CheckpointFacts, _plan: Plan) -> Finding:
     """A file that the load refuses, or that a job could not save again at its end."""
-    found = facts.beside.generation
+    found = facts.generation
     if not found:
         return skipped("there is no generation_config.json, or nothing in it")
     fatal = list(_fatal(found))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.checks import Check
+from app.checks._allocator import wrong_options
 from app.facts.host import HostFacts
 from app.facts.words import listed, one_line
 from app.outcome import Fault, Finding, failed, passed, warned
@@ -17,24 +18,6 @@ _OFF = frozenset(("", "0", "n", "no", "f", "false", "off"))
 _DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
 _FP8 = (8, 9)  # the first compute capability with 8-bit floats
 _TF32 = (8, 0)  # and with products of 19 bits
-# torch 2.14 and 2.10 (`c10/core/AllocatorConfig.h`, `c10/cuda/CUDAAllocatorConfig.h`).
-_ALLOCATOR = frozenset(
-    (
-        *(
-            "backend",
-            "expandable_segments",
-            "garbage_collection_threshold",
-            "large_segment_size_mb",
-        ),
-        *("graph_capture_record_stream_reuse", "max_non_split_rounding_mb", "max_split_size_mb"),
-        *("per_process_memory_fraction", "pinned_free_catch_all", "pinned_max_cached_size_mb"),
-        *("pinned_max_round_threshold_mb", "pinned_num_register_threads"),
-        *("pinned_reserve_segment_size_mb", "pinned_use_background_threads"),
-        *("pinned_use_cuda_host_register", "release_lock_on_cudamalloc"),
-        *("roundup_power2_divisions", "throw_on_cudamalloc_oom"),
-    )
-)
-_ENTRY = re.compile(r"\s*([^:,\[\]]+?)\s*:\s*(\[[^\]]*\]|[^,\[\]]*)\s*(?:,|$)")
 _THREADS = re.compile(r"\s*[1-9][0-9]*(\s*,\s*[1-9][0-9]*)*\s*")
 
 
@@ -50,9 +33,8 @@ def environment(facts: HostFacts, plan: Plan) -> Finding:
     expected = "variables of other libraries that leave precision, device and speed alone"
     actual = listed(f"{each.name}: {each.what}" for each in found)
     step = listed((each.step or f"unset {each.name}" for each in found), between="; ")
-    if worst[0].stops:
-        return failed(reason, expected=expected, actual=actual, next_step=step)
-    return warned(reason, expected=expected, actual=actual, next_step=step)
+    judged = failed if worst[0].stops else warned
+    return judged(reason, expected=expected, actual=actual, next_step=step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +80,28 @@ def _on_cpu(facts: HostFacts, profile: Profile) -> _Said | None:
 
 
 def _other_device(facts: HostFacts, profile: Profile) -> _Said | None:
+    """It overrides every other choice of a device; a boot has one, and trainers count from 0."""
     name = "ACCELERATE_TORCH_DEVICE"
     value = facts.surroundings.variables.get(name, "")
-    if not profile.needs_gpu or not value or value.startswith(profile.device):
+    if not profile.needs_gpu or value in ("", profile.device, f"{profile.device}:0"):
         return None
     return _Said(name, f"trainers take the device {one_line(value, 40)!r}", stops=True)
+
+
+def _spread(name: str, package: str = "") -> _RuleT:
+    """Ways of spreading a model over devices; accelerate raises where one lacks its package."""
+
+    def rule(facts: HostFacts, _profile: Profile) -> _Said | None:
+        if not _on(facts, name):
+            return None
+        value = facts.surroundings.variables[name].lower()
+        installed = facts.packages.versions if facts.packages else {package: ""}
+        if package and value == "true" and package not in installed:
+            what = f"trainers need {package} for it, which is not installed"
+            return _Said(name, what, stops=True)
+        return _Said(name, "trainers take that way of spreading a model over devices")
+
+    return rule
 
 
 def _torch_logs(facts: HostFacts, _profile: Profile) -> _Said | None:
@@ -160,23 +159,14 @@ def _threads(facts: HostFacts, _profile: Profile) -> _Said | None:
 
 
 def _allocator(name: str) -> _RuleT:
-    """torch reads keys and values of it when it first touches the device, and raises there."""
+    """torch reads it when it first touches the device, and raises there."""
 
     def rule(facts: HostFacts, profile: Profile) -> _Said | None:
-        value = facts.surroundings.variables.get(name, "")
-        if not profile.needs_gpu or not value.strip():
+        wrong = wrong_options(facts.surroundings.variables.get(name, ""))
+        if not profile.needs_gpu or not wrong:
             return None
-        pairs = _ENTRY.findall(value)
-        unknown = [key for key, _ in pairs if key not in _ALLOCATOR]
-        wrong = [
-            f"{key}:{text}"
-            for key, text in pairs
-            if key == "expandable_segments" and text not in ("True", "False")
-        ]
-        if not unknown and not wrong:
-            return None
-        what = f"torch has no such option of its allocator: {listed(unknown + wrong, 3)}"
-        return _Said(name, what, step=f"correct or unset {name}")
+        what = f"torch's allocator takes no such option or value, and raises: {listed(wrong, 3)}"
+        return _Said(name, what, stops=True, step=f"correct or unset {name}")
 
     return rule
 
@@ -202,7 +192,6 @@ def _tf32(name: str) -> _RuleT:
     return rule
 
 
-_TRAINER = "trainers take that way of spreading a model over devices"
 _RULES: tuple[_RuleT, ...] = (
     _mixed_precision,
     _on_cpu,
@@ -216,15 +205,16 @@ _RULES: tuple[_RuleT, ...] = (
     _switch("CUDA_LAUNCH_BLOCKING", "every kernel is waited for: a debugging aid, and slow"),
     _switch("PYTORCH_NO_CUDA_MEMORY_CACHING", "every tensor is asked of the driver, which is slow"),
     _switch("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "torch.load executes what a file holds", gpu=False),
-    _switch("ACCELERATE_USE_DEEPSPEED", _TRAINER, gpu=False),
-    _switch("ACCELERATE_USE_FSDP", _TRAINER, gpu=False),
-    _switch("ACCELERATE_USE_MEGATRON_LM", _TRAINER, gpu=False),
+    _spread("ACCELERATE_USE_DEEPSPEED", "deepspeed"),
+    _spread("ACCELERATE_USE_FSDP"),
+    _spread("ACCELERATE_USE_MEGATRON_LM", "megatron-core"),
     _asserts_off,
     _warnings_as_errors,
     _preloads,
     _threads,
     _allocator("PYTORCH_ALLOC_CONF"),
     _allocator("PYTORCH_CUDA_ALLOC_CONF"),
+    _allocator("PYTORCH_HIP_ALLOC_CONF"),  # torch reads it in a build for CUDA too
 )
 
 

@@ -19,7 +19,7 @@ def family(facts: CheckpointFacts, plan: Plan) -> Finding:
     kind = facts.config.get("model_type")
     if facts.config_problem or not isinstance(kind, str) or not kind:
         return skipped("config.json names no model type")
-    families = facts.beside.families
+    families = facts.families
     if families is None or not families.configs or not families.causal or not families.image_text:
         return skipped(_LAYOUT)
     return (
@@ -50,8 +50,8 @@ def _auto_map(config: Mapping[str, Any]) -> bool:
 
 
 def _unknown(config: Mapping[str, Any], kind: str, families: Families) -> Finding | None:
-    wrong = [(where, name) for where, name in _looked_up(config, kind, families)]
-    wrong = [(where, name) for where, name in wrong if not families.knows(name)]
+    looked_up = _looked_up(config, kind, families)
+    wrong = [(where, name) for where, name in looked_up if not families.knows(name)]
     if not wrong:
         return None
     where, name = wrong[0]

@@ -6,9 +6,9 @@ import re
 from collections import Counter
 
 from app.checks._folder import something_else
-from app.checks._pickles import convert_step, without_safetensors
+from app.checks._pickles import absent_from, convert_step, without_safetensors
 from app.checks._unreadable import fault_in, step_for
-from app.facts.checkpoint import STATE, CheckpointFacts, TensorHeader, missing_from_files
+from app.facts.checkpoint import STATE, CheckpointFacts, TensorHeader
 from app.facts.words import listed, one_line
 from app.outcome import Finding, failed, passed, skipped, warned
 from app.plan import Plan
@@ -63,7 +63,7 @@ def index(facts: CheckpointFacts, _plan: Plan) -> Finding:
         )
     if not facts.index:
         return skipped("the weights are one file, without an index")
-    absent = missing_from_files(facts)
+    absent = absent_from(facts.index, facts.shards, facts.tensors)
     unlisted = [header.name for header in facts.tensors if header.name not in facts.index]
     if absent:
         return failed(

@@ -80,10 +80,10 @@ def something_else(facts: CheckpointFacts) -> Finding | None:
             listed(other_case),
             f"rename {other_case[0]} to config.json, and look at the other names too",
         )
-    elif facts.beside.nested:
+    elif facts.nested:
         found = (
-            f"the model is one folder deeper: {listed(facts.beside.nested, 3)}",
-            f"no config.json here, and one in {listed(facts.beside.nested)}",
+            f"the model is one folder deeper: {listed(facts.nested, 3)}",
+            f"no config.json here, and one in {listed(facts.nested)}",
             f"set BOOT_BASE_MODEL_ID to {_deeper(facts)}",
         )
     if found is None:
@@ -93,12 +93,12 @@ def something_else(facts: CheckpointFacts) -> Finding | None:
 
 
 def _base(facts: CheckpointFacts) -> str:
-    name = facts.beside.adapter_base
+    name = facts.adapter_base
     return f" ({one_line(name, 200)})" if name else ""
 
 
 def _deeper(facts: CheckpointFacts) -> str:
-    names = facts.beside.nested
+    names = facts.nested
     if len(names) > 1:
         return f"one of {listed(names, 3)} in {facts.folder}"
     return one_line(str(facts.folder / names[0]), 400)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from app.checks import Check
 from app.checks._reach import only_read
@@ -14,37 +14,8 @@ from app.facts.words import listed, one_line
 from app.outcome import Fault, Finding, Severity, failed, passed, skipped, warned
 from app.plan import Plan
 
-_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 # Where shared objects are made and then loaded; Unsloth's folder holds Python only.
 _LOADED_FROM = frozenset(("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"))
-
-
-def report_dir(facts: HostFacts, _plan: Plan) -> Finding:
-    """Without a report nobody learns what happened, so this one comes first."""
-    found = facts.report
-    expected = "a folder in which this uid can create, fsync, rename and unlink a file"
-    if found.problem:
-        return failed(
-            f"the report folder {one_line(found.folder.path)} cannot be used: {found.problem}",
-            expected=expected,
-            actual=found.problem,
-            next_step=_report_step(found, facts.account.uid),
-            fault=Fault.CONFIG if found.errno is None else None,  # a path that is wrong by itself
-        )
-    return passed(f"{found.folder.path} can be written", expected=expected, actual="written")
-
-
-def _report_step(found: FolderFacts, uid: int) -> str:
-    """A full or broken disk needs no rights."""
-    path, other = one_line(found.folder.path), f"point {found.folder.variable} at another folder"
-    if found.errno in _FULL:
-        return f"make room on the disk of {path} (or raise the quota), or {other}"
-    if disk_fault(found.errno) is Fault.READ_ERROR:
-        return f"look at the mount of {path}, take another node, or {other}"
-    return (
-        f"mount a folder that uid {uid} may write to and point {found.folder.variable} at it, "
-        "as an absolute path in UTF-8"
-    )
 
 
 def caches_writable(facts: HostFacts, plan: Plan) -> Finding:
@@ -84,13 +55,23 @@ def _cache_step(bad: Sequence[FolderFacts], facts: HostFacts) -> str:
         if found in roots
         or not any(found.folder.path.startswith(f"{root.folder.path}/") for root in roots)
     ]
-    names = ", ".join(dict.fromkeys(found.folder.variable for found in apart))
+    empty = [found.folder.variable for found in apart if found.folder.empty]
+    names = _variables(found for found in apart if not found.folder.empty)
     home = f"{('~' if account.home is None else account.home).rstrip('/')}/.cache/"
     by_home = any(found.folder.path.startswith(home) for found in bad)
-    return (
-        f"set {names}{' (or HOME)' if by_home else ''} to absolute paths in UTF-8 that uid "
-        f"{account.uid} may write to"
-    )
+    steps = [f"unset {', '.join(empty)}"] if empty else []
+    if names:
+        steps.append(
+            f"set {names}{' (or HOME)' if by_home else ''} to absolute paths in UTF-8 that uid "
+            f"{account.uid} may write to"
+        )
+    absent = [found for found in apart if not found.folder.made and found.errno == errno.ENOENT]
+    steps += [f"or make the folder {one_line(found.folder.path)}" for found in absent]
+    return ", ".join(steps)
+
+
+def _variables(found: Iterable[FolderFacts]) -> str:
+    return ", ".join(dict.fromkeys(each.folder.variable for each in found))
 
 
 def caches_executable(facts: HostFacts, plan: Plan) -> Finding:
@@ -104,7 +85,7 @@ def caches_executable(facts: HostFacts, plan: Plan) -> Finding:
     expected = "folders from which a shared object can be loaded (no noexec mount)"
     bad = [found for found in tried if not found.executable]
     if bad:
-        variables = ", ".join(found.folder.variable for found in bad)
+        variables = _variables(bad)
         return failed(
             f"{bad[0].folder.purpose}: code in {one_line(bad[0].folder.path)} cannot be run: "
             "the mount forbids it",
@@ -150,15 +131,6 @@ def _named(found: FolderFacts) -> str:
 
 
 CHECKS: tuple[Check[HostFacts], ...] = (
-    Check(
-        "host.report_dir",
-        Fault.REPORT_UNWRITABLE,
-        "a real write as this uid",
-        report_dir,
-        cause="The folder is not mounted, belongs to another uid, is read-only, or its disk is "
-        "full.",
-        fix="Mount a folder that the container's uid may write to, and name it in BOOT_REPORT_DIR.",
-    ),
     Check(
         "host.caches_writable",
         Fault.CONFIG,

@@ -5,7 +5,13 @@ from __future__ import annotations
 from app.checks import Check
 from app.checks._gpu_common import board_name, not_told, numbered, nvml_silent, the_board
 from app.facts.board import BoardFacts
-from app.facts.board_words import HARDWARE_SLOWDOWNS, fabric_word, throttle_reasons
+from app.facts.board_words import (
+    FABRIC_COMPLETED,
+    FABRIC_NOT_SUPPORTED,
+    HARDWARE_SLOWDOWNS,
+    fabric_word,
+    throttle_reasons,
+)
 from app.facts.driver_errors import (
     DRAIN_IT,
     GPU_IS_LOST,
@@ -17,8 +23,6 @@ from app.facts.gpu import GpuFacts
 from app.facts.words import listed
 from app.outcome import Fault, Finding, Severity, failed, passed, skipped, warned
 from app.plan import Plan
-
-_FABRIC_UNSUPPORTED, _FABRIC_COMPLETED = 0, 3
 
 
 def lost(facts: GpuFacts, _plan: Plan) -> Finding:
@@ -69,9 +73,9 @@ def fabric(facts: GpuFacts, _plan: Plan) -> Finding:
     if state is None:
         return not_told(board, "fabric_state")
     word, expected = fabric_word(state), "completed without an error, or no fabric"
-    if state == _FABRIC_UNSUPPORTED:
+    if state == FABRIC_NOT_SUPPORTED:
         return passed("the board is on no fabric", expected=expected, actual=word)
-    if state == _FABRIC_COMPLETED:
+    if state == FABRIC_COMPLETED:
         return _completed(status or 0, expected)
     step = "take another node; see whether nvidia-fabricmanager runs on this one"
     reason = f"the fabric is not up: {word}"

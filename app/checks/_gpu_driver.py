@@ -6,13 +6,11 @@ import errno
 import os
 
 from app.checks import Check
+from app.checks._gpu_absent import UNSET_IT, hidden_by, lost_board, why_no_device
 from app.checks._gpu_common import (
     CAPABILITIES,
-    MAKE_AN_INSTANCE,
+    WITHOUT_IT,
     compat_of,
-    empty_mig,
-    has_devices,
-    hidden_by,
     lacks,
     nvml_silent,
 )
@@ -21,11 +19,12 @@ from app.facts.driver_errors import (
     CUDA_MISMATCHES,
     DRAIN_IT,
     FUNCTION_NOT_FOUND,
-    GONE,
+    INVALID_DEVICE,
     LIBRARY_NOT_FOUND,
     NO_DEVICE,
     NVML_MISMATCH,
     TAKE_OTHER,
+    DriverError,
     nvml_error,
     start_error,
 )
@@ -37,8 +36,9 @@ from app.plan import Plan
 # What a limit of processes or files, or a lack of memory, answers to a start.
 _LIMITS = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EINTR})
 _OS_OR_UNKNOWN = frozenset({304, 999})  # what a missing /dev/nvidia-uvm gives
-# What CUDA answers of a board that has fallen off the bus, besides what it does of other causes.
-_OF_A_LOST_BOARD = frozenset({3, NO_DEVICE, 101, 304, 999})
+# What CUDA answers of a board that has fallen off the bus, besides what it does of other causes;
+# 3 is CUDA_ERROR_NOT_INITIALIZED.
+_OF_A_LOST_BOARD = frozenset({3, INVALID_DEVICE, *_OS_OR_UNKNOWN})
 
 
 def cuda_init(facts: GpuFacts, _plan: Plan) -> Finding:
@@ -56,7 +56,7 @@ def cuda_init(facts: GpuFacts, _plan: Plan) -> Finding:
             f"asking the CUDA driver failed: {problem}",
             expected=expected,
             actual=problem,
-            next_step=DRAIN_IT if _lost(facts) else TAKE_OTHER,
+            next_step=DRAIN_IT if lost_board(facts) else TAKE_OTHER,
         )
     if facts.init_error is None:
         return skipped("the CUDA driver was not asked")
@@ -84,32 +84,9 @@ def _not_started(number: int, expected: str) -> Finding:
 def _refused(facts: GpuFacts, number: int, call: str, expected: str) -> Finding:
     """The number's meaning, and what the other facts say about who caused it."""
     error = start_error(number)
-    step, fault = error.step, error.fault
-    why = f" after {facts.waited_s:.0f} s of asking again" if facts.waited_s else ""
-    hidden = hidden_by(facts) if number in (NO_DEVICE, 101) else ""
-    brought = _brought(facts, "libcuda")
-    if hidden:
-        why, fault = f": {hidden}", Fault.CONFIG
-        step = "unset CUDA_VISIBLE_DEVICES, or request a GPU from the scheduler that set it"
-    elif number in CUDA_MISMATCHES and brought:
-        why, fault = f": {one_line(brought.path)} came with the image", Fault.INTERNAL
-        step = "build the image without it: the container toolkit mounts the node's own"
-    elif number in CUDA_MISMATCHES | {COMPAT_REFUSED} and (compat := compat_of(facts)):
-        why = f": {one_line(compat.path)} is CUDA's forward compatibility"
-        step = f"take its folder out of LD_LIBRARY_PATH, or {error.step}"
-    elif number in _OF_A_LOST_BOARD and _lost(facts):
-        why, step = ": a board is lost", DRAIN_IT
-    elif number == NO_DEVICE and empty_mig(facts):
-        why, step = ": the board is in MIG mode without an instance", MAKE_AN_INSTANCE
-    elif number == NO_DEVICE and facts.nvml.init_error:
-        other = nvml_error(facts.nvml.init_error)
-        why, step = f", and NVML's start {other.told}", other.step
-    elif number == NO_DEVICE and has_devices(facts):
-        why, step = ", and the node has one", DRAIN_IT
-    elif number in _OS_OR_UNKNOWN and "nvidia-uvm" in set(facts.device_files) - set(
-        facts.unopenable
-    ):
-        step = TAKE_OTHER
+    why, step, fault = _who_caused(facts, error)
+    if not why and facts.waited_s:
+        why = f" after {facts.waited_s:.0f} s of asking again"
     return failed(
         f"{call} returned {error.told}{why}",
         expected=expected,
@@ -119,8 +96,24 @@ def _refused(facts: GpuFacts, number: int, call: str, expected: str) -> Finding:
     )
 
 
-def _lost(facts: GpuFacts) -> bool:
-    return any(board.handle_error in GONE for board in facts.nvml.boards)
+def _who_caused(facts: GpuFacts, error: DriverError) -> tuple[str, str, Fault]:
+    """What other facts add to the number, empty for nothing; the way out; whose fault it is."""
+    number, step, fault = error.number, error.step, error.fault
+    if number == NO_DEVICE:
+        why, step, fault = why_no_device(facts)
+        return f": {why}" if why else "", step, fault
+    if number == INVALID_DEVICE and (hidden := hidden_by(facts)):
+        return f": {hidden}", UNSET_IT, Fault.CONFIG
+    if number in CUDA_MISMATCHES and (brought := _brought(facts, "libcuda")):
+        return f": {one_line(brought.path)} came with the image", WITHOUT_IT, Fault.INTERNAL
+    if number in CUDA_MISMATCHES | {COMPAT_REFUSED} and (compat := compat_of(facts)):
+        why = f": {one_line(compat.path)} is CUDA's forward compatibility"
+        return why, f"take its folder out of LD_LIBRARY_PATH, or {step}", fault
+    if number in _OF_A_LOST_BOARD and lost_board(facts):
+        return ": a board is lost", DRAIN_IT, fault
+    if number in _OS_OR_UNKNOWN and "nvidia-uvm" in set(facts.device_files) - set(facts.unopenable):
+        step = TAKE_OTHER
+    return "", step, fault
 
 
 def _brought(facts: GpuFacts, name: str) -> LibraryFile | None:
@@ -142,15 +135,15 @@ def nvml(facts: GpuFacts, _plan: Plan) -> Finding:
         return _without(facts, silent, expected)
     if found.init_error is None and not found.problem:
         return skipped(silent)
-    error = nvml_error(found.init_error or 0)
-    step, fault = (error.step, error.fault) if found.init_error else (TAKE_OTHER, None)
-    brought = _brought(facts, "libnvidia-ml")
-    if found.init_error == NVML_MISMATCH and brought:
+    brought = _brought(facts, "libnvidia-ml") if found.init_error == NVML_MISMATCH else None
+    if brought:
         silent += f": {one_line(brought.path)} came with the image"
-        step, fault = (
-            "build the image without it: the toolkit mounts the node's own",
-            Fault.INTERNAL,
-        )
+        step, fault = WITHOUT_IT, Fault.INTERNAL
+    elif found.init_error:
+        error = nvml_error(found.init_error)
+        step, fault = error.step, error.fault
+    else:
+        step, fault = TAKE_OTHER, Fault.NODE_UNFIT
     return failed(silent, expected=expected, actual=silent, next_step=step, fault=fault)
 
 

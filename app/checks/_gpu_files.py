@@ -6,9 +6,10 @@ import errno
 from collections.abc import Mapping
 
 from app.checks import Check
-from app.checks._gpu_common import CAPABILITIES, lacks, numbered, outgrown, take_branch
+from app.checks._gpu_common import CAPABILITIES, WITHOUT_IT, lacks, numbered
+from app.checks._gpu_version import outgrown, take_branch
 from app.facts.driver_errors import REBOOT_IT, REQUEST, start_error
-from app.facts.gpu import GpuFacts, LibraryFile
+from app.facts.gpu import GpuFacts, LibraryFile, LibraryKind
 from app.facts.words import listed, one_line
 from app.outcome import Fault, Finding, failed, passed, skipped, warned
 from app.plan import Plan
@@ -18,6 +19,31 @@ _OF_THE_KERNEL_MODULE = frozenset({2, 46, 102, 214, 220, 226, *range(802, 811), 
 _TOOLKIT = (
     f"start the container through the NVIDIA container toolkit with {CAPABILITIES}=compute,utility"
 )
+_MEND = (
+    "take another node; install this one's driver anew, or take the file's folder out of "
+    "LD_LIBRARY_PATH"
+)
+_USELESS = frozenset({"empty", "broken"})
+# Of a kind of library: what is wrong with it, the way out, whose fault it is.
+_WRONG: Mapping[LibraryKind, tuple[str, str, Fault]] = {
+    "stub": (
+        "is CUDA's stub, which is for linking only",
+        "take CUDA's stubs folder out of LD_LIBRARY_PATH",
+        Fault.INTERNAL,
+    ),
+    "empty": (
+        "is an empty file",
+        f"{WITHOUT_IT} (an image saved from a container holds such)",
+        Fault.INTERNAL,
+    ),
+    "broken": ("is no whole library for this machine", WITHOUT_IT, Fault.INTERNAL),
+    "image": (
+        "is a copy of the driver's library that the image brought, and not of this driver",
+        f"{WITHOUT_IT}; on a node without containers, reboot it after an update of the driver",
+        Fault.INTERNAL,
+    ),
+    "driver": ("is of another version than the kernel module", REBOOT_IT, Fault.NODE_UNFIT),
+}
 
 
 def device_files(facts: GpuFacts, plan: Plan) -> Finding:
@@ -63,7 +89,7 @@ def _reached(facts: GpuFacts) -> str:
         return f"{call} gave no answer, as it does at once where files are missing"
     if facts.init_error in _OF_THE_KERNEL_MODULE:
         return f"{call} returned {start_error(facts.init_error or 0).told}, so files are there"
-    if not facts.device_files and facts.nvml.boards:
+    if not facts.device_files and facts.nvml.own_boards:
         return "NVML reaches boards, though no file in /dev has a name of NVIDIA's"
     return ""
 
@@ -74,14 +100,14 @@ def _closed(facts: GpuFacts, expected: str) -> Finding:
         f"/dev/{name}: {errno.errorcode.get(number, number)}"
         for name, number in facts.unopenable.items()
     )
-    group = errno.EPERM in facts.unopenable.values()
+    by_group = errno.EPERM in facts.unopenable.values()
     return failed(
         f"this process may not open its GPU: {one_line(told, 400)}",
         expected=f"{expected}, open to this process",
         actual=one_line(told, 400),
         next_step="let the container's device list hold these files (docker: --gpus; a systemd "
         "reload on the node takes them away: start the container anew)"
-        if group
+        if by_group
         else "run as a uid or group that the files' mode allows, or set their mode to 0666",
     )
 
@@ -95,13 +121,10 @@ def libraries(facts: GpuFacts, _plan: Plan) -> Finding:
         return skipped("no library of the driver lies on the loader's path")
     expected = "the node's own libraries, of its kernel module's version"
     shown = listed(_shown(library) for library in facts.libraries)
-    wrong = [library for library in facts.libraries if _WRONG.get(library.kind) or _odd(library)]
+    wrong = [(library, found) for library in facts.libraries if (found := _wrong(library))]
     if not wrong:
         return passed(f"on the loader's path: {shown}", expected=expected, actual=shown)
-    first = min(wrong, key=lambda library: library.kind == "driver")
-    what, step, fault = _WRONG.get(first.kind) or _ODD
-    if first.of_node and first.kind in _USELESS:
-        step, fault = _MEND, Fault.NODE_UNFIT
+    first, (what, step, fault) = min(wrong, key=lambda each: each[0].kind == "driver")
     reason = f"{one_line(first.path or first.name)} {what}"
     actual = f"{_shown(first)}; the kernel module is of {one_line(facts.driver) or 'unknown'}"
     if _works(first, facts):
@@ -109,39 +132,14 @@ def libraries(facts: GpuFacts, _plan: Plan) -> Finding:
     return failed(reason, expected=expected, actual=actual, next_step=step, fault=fault)
 
 
-_BUILD = "build the image without it: the container toolkit mounts the node's own"
-_WRONG: Mapping[str, tuple[str, str, Fault]] = {
-    "stub": (
-        "is CUDA's stub, which is for linking only",
-        "take CUDA's stubs folder out of LD_LIBRARY_PATH",
-        Fault.INTERNAL,
-    ),
-    "empty": (
-        "is an empty file",
-        f"{_BUILD} (an image saved from a container holds such)",
-        Fault.INTERNAL,
-    ),
-    "broken": ("is no whole library for this machine", _BUILD, Fault.INTERNAL),
-    "image": (
-        "is a copy of the driver's library that the image brought, and not of this driver",
-        f"{_BUILD}; on a node without containers, reboot it after an update of the driver",
-        Fault.INTERNAL,
-    ),
-}
-_USELESS = frozenset({"empty", "broken"})
-_MEND = (
-    "take another node; install this one's driver anew, or take the file's folder out of "
-    "LD_LIBRARY_PATH"
-)
-_ODD = (
-    "is of another version than the kernel module",
-    REBOOT_IT,
-    Fault.NODE_UNFIT,
-)
-
-
-def _odd(library: LibraryFile) -> bool:
-    return library.kind == "driver" and library.fits is False
+def _wrong(library: LibraryFile) -> tuple[str, str, Fault] | None:
+    """What is wrong with a library, the way out and whose fault it is; None for nothing."""
+    if library.kind == "driver" and library.fits is not False:
+        return None
+    found = _WRONG.get(library.kind)
+    if found and library.of_node and library.kind in _USELESS:
+        return found[0], _MEND, Fault.NODE_UNFIT
+    return found
 
 
 def _works(library: LibraryFile, facts: GpuFacts) -> bool:

@@ -6,18 +6,8 @@ import re
 from dataclasses import dataclass
 
 from app.checks import Check
-from app.checks._gpu_common import (
-    CAPABILITIES,
-    MAKE_AN_INSTANCE,
-    empty_mig,
-    has_devices,
-    hidden_by,
-    named,
-    numbered,
-    the_board,
-    the_device,
-)
-from app.facts.driver_errors import DRAIN_IT, REQUEST
+from app.checks._gpu_absent import MAKE_AN_INSTANCE, empty_mig, why_no_device
+from app.checks._gpu_common import CAPABILITIES, named, numbered, the_board, the_device
 from app.facts.gpu import DeviceFacts, GpuFacts
 from app.facts.host import size
 from app.facts.words import listed, one_line
@@ -70,16 +60,9 @@ def _example(facts: GpuFacts) -> str:
 
 
 def _none(facts: GpuFacts) -> Finding:
-    hidden, step, fault = hidden_by(facts), REQUEST, Fault.NODE_UNFIT
-    if hidden:
-        fault = Fault.CONFIG
-        step = "unset CUDA_VISIBLE_DEVICES, or request a GPU from the scheduler that set it"
-    elif empty_mig(facts):
-        step = MAKE_AN_INSTANCE
-    elif has_devices(facts):
-        step = DRAIN_IT
+    why, step, fault = why_no_device(facts)
     return failed(
-        f"the driver sees no device{f': {hidden}' if hidden else ''}",
+        f"the driver sees no device{f': {why}' if why else ''}",
         expected="1",
         actual="0",
         next_step=step,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from app.checks import Check
 from app.checks._gpu_common import named, not_told, the_board, the_device
-from app.facts.board import BoardFacts
-from app.facts.board_words import compute_mode_word
+from app.facts.board_words import PROHIBITED, compute_mode_word
 from app.facts.driver_errors import start_error
 from app.facts.gpu import DeviceFacts, GpuFacts
 from app.facts.host import size
@@ -17,7 +16,6 @@ from app.profiles import GIB
 _CLIFF = GIB  # a context and cuBLAS's workspace alone take most of it: nothing can boot in less
 _QUIET = GIB  # in use on an idle device by a context of ours and the driver
 _NOBODYS = 2**50  # 1 PiB: no device has that, and a number below zero looks so
-_PROHIBITED = 2
 
 
 def compute_mode(facts: GpuFacts, _plan: Plan) -> Finding:
@@ -32,7 +30,7 @@ def compute_mode(facts: GpuFacts, _plan: Plan) -> Finding:
         return board if isinstance(board, Finding) else skipped("nothing tells the compute mode")
     word = compute_mode_word(mode)
     expected = "default, or exclusive_process"
-    if mode == _PROHIBITED:
+    if mode == PROHIBITED:
         return failed(
             "the GPU's compute mode forbids any work on it",
             expected=expected,
@@ -120,17 +118,11 @@ def _free(facts: GpuFacts, device: DeviceFacts) -> int | None:
 
 
 def _holders(facts: GpuFacts, device: DeviceFacts) -> str:
-    """Other processes, largest first; often none can be seen from inside a container."""
-    # A board's processes may be another slice's.
-    board: BoardFacts | None = None if device.mig else facts.board_of(device)
-    found = sorted(
-        board.processes or () if board else (), key=lambda each: each.used_bytes or 0, reverse=True
-    )
     return listed(
         (
             f"{one_line(each.name) or 'a process'} (the host's pid {each.pid}, "
             f"{size(each.used_bytes)})"
-            for each in found
+            for each in facts.users_of(device)
         ),
         5,
     )

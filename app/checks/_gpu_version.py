@@ -6,15 +6,17 @@ import re
 from collections.abc import Mapping
 
 from app.checks import Check
-from app.checks._gpu_common import compat_of, leading, outgrown, take_branch
+from app.checks._gpu_common import compat_of
 from app.facts.driver_errors import TAKE_OTHER
-from app.facts.gpu import GpuFacts
+from app.facts.gpu import GpuFacts, cuda_release
 from app.facts.words import one_line
 from app.outcome import Fault, Finding, failed, passed, skipped
 from app.plan import Plan
 
 # The first driver branch that runs a major version of CUDA (NVIDIA's CUDA compatibility guide).
 _BRANCHES = {11: 450, 12: 525, 13: 580}
+# The last branch that runs devices of a capability (release notes name what is no longer run).
+_LAST_BRANCH = {(7, 0): 580}
 _RUNTIME = re.compile(r"nvidia-cuda-runtime(?:-cu(\d+))?")
 _LOCAL = re.compile(r"\+cu(\d+)\d$")
 
@@ -23,15 +25,15 @@ def driver(facts: GpuFacts, plan: Plan) -> Finding:
     """Whether the node's driver is new enough for the profile and for the image's CUDA."""
     least = _least_driver(plan)
     text = one_line(facts.driver or facts.nvml.driver)
-    major = leading(text)
+    major = _leading(text)
     wanted_cuda = _image_cuda(plan.baked.versions) if plan.baked else None
     compat = compat_of(facts)
     if wanted_cuda and facts.cuda_version and facts.cuda_version // 1000 < wanted_cuda:
         return failed(
-            f"the driver runs CUDA up to {_dotted(facts.cuda_version)}, the image holds "
+            f"the driver runs CUDA up to {cuda_release(facts.cuda_version)}, the image holds "
             f"CUDA {wanted_cuda}",
             expected=f"a driver for CUDA {wanted_cuda} or newer",
-            actual=f"driver {text or 'unknown'}, CUDA {_dotted(facts.cuda_version)}",
+            actual=f"driver {text or 'unknown'}, CUDA {cuda_release(facts.cuda_version)}",
             next_step=f"take a node with driver {least} or newer" if least else TAKE_OTHER,
         )
     if major is None or least is None:
@@ -46,7 +48,7 @@ def driver(facts: GpuFacts, plan: Plan) -> Finding:
             next_step=take_branch(last),
         )
     if major >= least:
-        cuda = f", CUDA {_dotted(facts.cuda_version)}" if facts.cuda_version else ""
+        cuda = f", CUDA {cuda_release(facts.cuda_version)}" if facts.cuda_version else ""
         return passed(actual + cuda, expected=expected, actual=actual)
     if compat and facts.looked:  # NVIDIA's way to run a newer CUDA on an older driver
         return passed(
@@ -62,6 +64,21 @@ def driver(facts: GpuFacts, plan: Plan) -> Finding:
     )
 
 
+def outgrown(facts: GpuFacts, plan: Plan) -> int:
+    """The last driver branch for the profile's hardware, where this node's is later; else 0.
+
+    A driver that shows a device runs it, whatever its version.
+    """
+    major = _leading(facts.driver or facts.nvml.driver)
+    last = _LAST_BRANCH.get(plan.profile.compute_capability or (0, 0), 0)
+    return last if last and major and major > last and not facts.looked else 0
+
+
+def take_branch(last: int) -> str:
+    """The way out of a driver that is too new."""
+    return f"take a node with driver {last}, the last branch for this hardware"
+
+
 def _by_cuda(facts: GpuFacts, least: int | None) -> Finding:
     """The same by cuDriverGetVersion, where nothing tells the driver's own version."""
     untold = "neither /proc/driver/nvidia/version nor NVML tells the driver's version"
@@ -69,9 +86,9 @@ def _by_cuda(facts: GpuFacts, least: int | None) -> Finding:
     if not wanted or not facts.cuda_version or facts.cuda_version // 1000 >= wanted:
         return skipped(untold)
     return failed(
-        f"the driver runs CUDA up to {_dotted(facts.cuda_version)}, too old for this profile",
+        f"the driver runs CUDA up to {cuda_release(facts.cuda_version)}, too old for this profile",
         expected=f"driver {least} or newer, for CUDA {wanted}",
-        actual=f"CUDA {_dotted(facts.cuda_version)}; {untold}",
+        actual=f"CUDA {cuda_release(facts.cuda_version)}; {untold}",
         next_step=f"take a node with driver {least} or newer",
     )
 
@@ -88,14 +105,15 @@ def _image_cuda(versions: Mapping[str, str]) -> int | None:
     for name, version in versions.items():
         found = _RUNTIME.fullmatch(name)
         if found:
-            return int(found[1]) if found[1] else leading(version)
+            return int(found[1]) if found[1] else _leading(version)
     local = _LOCAL.search(versions.get("torch", ""))
     return int(local[1]) if local else None
 
 
-def _dotted(cuda_version: int) -> str:
-    """13000 is 13.0, as cuDriverGetVersion counts."""
-    return f"{cuda_version // 1000}.{cuda_version % 1000 // 10}"
+def _leading(text: str) -> int | None:
+    """The major version that a text begins with, None where it begins with none."""
+    major = text.partition(".")[0]
+    return int(major) if re.fullmatch(r"[0-9]{1,6}", major) else None
 
 
 CHECKS: tuple[Check[GpuFacts], ...] = (

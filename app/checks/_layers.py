@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from app.facts.checkpoint import CheckpointFacts
-from app.facts.shapes import (
-    Embeddings,
-    Layers,
-    Stack,
-    language_layers,
-    language_stack,
-    token_embeddings,
-)
-from app.facts.sides import absent_outside, side_problems
+from app.facts.shapes import Stack, language_layers, language_stack, token_embeddings
+from app.facts.sides import absent_outside, head_problems, side_problems
 from app.facts.words import listed
 from app.outcome import Finding, failed, passed, skipped, warned
 from app.plan import Plan
@@ -35,14 +28,20 @@ def layers(facts: CheckpointFacts, _plan: Plan) -> Finding:
     if found is None and embeddings is None:
         return skipped("neither layers nor embeddings are known by their names in the weights")
     stack = language_stack(facts, found) if found else None
-    bad = list(_problems(facts, found, stack, embeddings))
+    wrong = list(embeddings.problems) if embeddings else []
+    lacking: list[str] = []
+    if found is not None and stack is not None:
+        wrong = [*_counted(stack), *wrong, *side_problems(facts, found)]
+        wrong += head_problems(facts, embeddings) if embeddings else ()
+        lacking = [*_gaps(stack), *absent_outside(facts, found, embeddings)]
+    bad = [*wrong, *lacking]
     expected = "as many layers, tokens and hidden units in the weights as config.json says"
     if bad:
         return failed(
             listed(bad, 1),
             expected=expected,
             actual=listed(bad, between="; "),
-            next_step=_MISSING if bad[0].startswith("the weights lack") else _OTHERS,
+            next_step=_OTHERS if wrong else _MISSING,
         )
     told = [f"{stack.held} layers"] if stack else []
     told += [f"embeddings {list(embeddings.shape)}"] if embeddings else []
@@ -57,19 +56,6 @@ def layers(facts: CheckpointFacts, _plan: Plan) -> Finding:
     return passed(f"config.json and the weights agree: {listed(told)}", expected=expected)
 
 
-def _problems(
-    facts: CheckpointFacts,
-    found: Layers | None,
-    stack: Stack | None,
-    embeddings: Embeddings | None,
-) -> Iterator[str]:
-    yield from _counted(stack) if stack else ()
-    yield from embeddings.problems if embeddings else ()
-    if found is not None:
-        yield from side_problems(facts, found)
-        yield from absent_outside(facts, found, embeddings)
-
-
 def _counted(stack: Stack) -> Iterator[str]:
     if stack.short:
         shown = listed([str(number) for number in stack.absent], 5)
@@ -79,5 +65,8 @@ def _counted(stack: Stack) -> Iterator[str]:
         )
     elif stack.surplus:
         yield f"config.json says {stack.wanted} layers, and the weights have {stack.held}"
-    elif stack.gaps:
+
+
+def _gaps(stack: Stack) -> Iterator[str]:
+    if stack.gaps:
         yield f"the weights lack {listed(stack.gaps, 3)}, which every other layer has"

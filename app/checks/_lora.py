@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from app.facts.adapter import Asked, ComponentT, counted, inventory, whereabouts
 from app.facts.checkpoint import CheckpointFacts
+from app.facts.layers import VISION_WORDS
 from app.facts.lora_targets import Targets, find_targets
 from app.facts.words import listed
 from app.outcome import Finding, failed, passed, skipped
 from app.plan import Plan
 
-_VISION = ("vision", "visual", "image", "vit", "siglip", "clip")
 _NO_LINEAR = "only routed experts are asked for, and they are no Linear in this model"
 
 
@@ -20,12 +20,12 @@ def lora_targets(facts: CheckpointFacts, plan: Plan) -> Finding:
     if facts.config_problem:
         return skipped("config.json could not be read")
     targets = find_targets(facts, load_in_4bit=plan.request.load_in_4bit)
+    if targets.problem:
+        return skipped(targets.problem)
     asked = Asked.of(plan.request)
     problems = asked.unmet(
         (each.component, each.kind) for each in (*targets.projections, *targets.unsure)
     )
-    if targets.problem:
-        return skipped(targets.problem)
     if not problems and not targets.reachable(asked):
         problems = (_NO_LINEAR,)
     if problems:
@@ -55,15 +55,15 @@ def _doubt(facts: CheckpointFacts, targets: Targets, asked: Asked) -> str:
     if unsure:
         return f"of {listed(unsure, 2)} the name does not tell the kind"
     sees = any(
-        isinstance(value, Mapping) and value and any(mark in key.lower() for mark in _VISION)
+        isinstance(value, Mapping) and value and any(word in key.lower() for word in VISION_WORDS)
         for key, value in facts.config.items()
     )
     known = any(each.component in ("vision", "projector") for each in targets.projections)
-    if asked.vision and sees and not known and not _convolutions(facts):
+    if asked.vision and sees and not known and not _has_tower(facts):
         return "config.json speaks of vision, and no tensor is known as its part"
     return ""
 
 
-def _convolutions(facts: CheckpointFacts) -> bool:
-    """Whether the file has a vision tower at all, under names that are known."""
+def _has_tower(facts: CheckpointFacts) -> bool:
+    """Whether a tensor is named as one of a vision tower, be it of convolutions alone."""
     return any("vision" in header.name for header in facts.tensors)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from app.checks import Check
+from app.checks._packages import REBUILD
 from app.facts.host import HostFacts
 from app.facts.words import listed
 from app.outcome import Fault, Finding, failed, passed, skipped
 from app.plan import Plan
 
-_REBUILD = "use this profile's image, or install its lock (docker/requirements.*.txt) as a whole"
 _STDCXX = "libstdc++.so.6"
 # What a distribution and not a wheel brings, by its package on Debian and Ubuntu.
 _OF_DISTRIBUTION = {_STDCXX: "libstdc++6", "libgcc_s.so.1": "libgcc-s1", "libz.so.1": "zlib1g"}
@@ -30,7 +30,7 @@ def native_libraries(facts: HostFacts, _plan: Plan) -> Finding:
             f"a compiled library is broken: {listed(broken, 1)}",
             expected=expected,
             actual=listed(broken, between="; "),
-            next_step=_REBUILD,
+            next_step=REBUILD,
         )
     needed_by: dict[str, str] = {}
     for each in found.native:
@@ -38,7 +38,7 @@ def native_libraries(facts: HostFacts, _plan: Plan) -> Finding:
             needed_by.setdefault(name, PurePath(each.path).name)
     if needed_by:
         of_system = [_OF_DISTRIBUTION[name] for name in needed_by if name in _OF_DISTRIBUTION]
-        step = f"install {', '.join(of_system)} in the image" if of_system else _REBUILD
+        step = f"install {', '.join(of_system)} in the image" if of_system else REBUILD
         return failed(
             f"{listed(needed_by, 3)} is nowhere on this system",
             expected=expected,

@@ -22,9 +22,8 @@ def proxies(facts: HostFacts, plan: Plan) -> Finding:
     reason = f"{bad[0].variable} cannot be used: {bad[0].problem}"
     actual = listed((f"{each.variable}: {each.problem}" for each in bad), between="; ")
     step = f"correct or unset {listed(each.variable for each in bad)}"
-    if fetches(plan, facts):
-        return failed(reason, expected=expected, actual=actual, next_step=step)
-    return warned(reason, expected=expected, actual=actual, next_step=step)
+    judged = failed if fetches(plan, facts) else warned
+    return judged(reason, expected=expected, actual=actual, next_step=step)
 
 
 def ca_files(facts: HostFacts, plan: Plan) -> Finding:
@@ -48,10 +47,8 @@ def ca_files(facts: HostFacts, plan: Plan) -> Finding:
         between="; ",
     )
     step = f"mount the file there, or correct or unset {listed(each.variable for each in bad)}"
-    blocks = fetches(plan, facts) and bad[0].clients != "requests"
-    if blocks:
-        return failed(reason, expected=expected, actual=actual, next_step=step)
-    return warned(reason, expected=expected, actual=actual, next_step=step)
+    judged = failed if fetches(plan, facts) and bad[0].clients != "requests" else warned
+    return judged(reason, expected=expected, actual=actual, next_step=step)
 
 
 CHECKS: tuple[Check[HostFacts], ...] = (

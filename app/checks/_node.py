@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from app.checks import Check
 from app.checks._reach import fetches
 from app.facts.host import HostFacts, size
+from app.facts.node import LEVELS
 from app.facts.words import one_line
 from app.outcome import Fault, Finding, Severity, failed, passed, skipped, warned
 from app.plan import Plan
@@ -15,6 +16,11 @@ from app.profiles import GIB
 
 # The locks hold wheels of this machine only (docker/requirements.*.txt).
 _MACHINE = "x86_64"
+# Tried on processors that QEMU emulates (2026-11). Where one flag of x86-64-v2 is lacking, numpy
+# 2.4 raises on import or dies of SIGILL, as torch 2.14 does. Without AVX bitsandbytes' library for
+# the CPU dies; where there is a GPU it is not loaded. Without AVX2 everything worked.
+_FLAGS = LEVELS[0]
+_FLAGS_OF_REHEARSAL = LEVELS[0] | {"avx"}
 # accelerate 1.15 (`utils.other.check_os_kernel`) warns below it: processes were seen to hang.
 _KERNEL = (5, 5)
 _LIFE_S = 10 * 365.25 * 86400  # no image of this software is used for longer
@@ -48,6 +54,26 @@ def machine(facts: HostFacts, plan: Plan) -> Finding:
     )
 
 
+def processor(facts: HostFacts, plan: Plan) -> Finding:
+    """Wheels are compiled for instructions that an old or an emulated processor lacks."""
+    found = facts.machine
+    if found.machine != _MACHINE or found.flags is None:
+        return skipped("what instructions this processor has was not read")
+    name = one_line(found.processor) or "a processor without a name"
+    wanted = _FLAGS if plan.profile.needs_gpu else _FLAGS_OF_REHEARSAL
+    expected = f"a processor with {', '.join(sorted(wanted))}"
+    lacking = sorted(wanted - found.flags)
+    if not lacking:
+        return passed(f"{name}: x86-64-v{found.x86_64_level}", expected=expected, actual=name)
+    return failed(
+        f"this processor cannot run the packages' code: {name} has no {', '.join(lacking)}",
+        expected=expected,
+        actual=f"{name}, x86-64-v{found.x86_64_level}",
+        next_step="take a node with a newer processor; of a virtual machine have the host's "
+        "processor passed through (QEMU: -cpu host)",
+    )
+
+
 def kernel(facts: HostFacts, _plan: Plan) -> Finding:
     """Only warns: most jobs run on old kernels too."""
     found = re.match(r"(\d+)\.(\d+)", facts.machine.kernel)
@@ -76,9 +102,8 @@ def clock(facts: HostFacts, plan: Plan) -> Finding:
     if found.now >= found.built:
         return passed(f"the clock says {now}", expected=expected)
     reason = f"the clock is behind: it says {now}, and {one_line(found.built_from)} is newer"
-    if fetches(plan, facts):
-        return failed(reason, expected=expected, actual=now, next_step=step)
-    return warned(reason, expected=expected, actual=now, next_step=step)
+    judged = failed if fetches(plan, facts) else warned
+    return judged(reason, expected=expected, actual=now, next_step=step)
 
 
 def _moment(seconds: float) -> str:
@@ -134,6 +159,15 @@ CHECKS: tuple[Check[HostFacts], ...] = (
         machine,
         cause="The job was scheduled on an ARM node, such as one with a GH200 or GB200.",
         fix="Schedule it on x86_64 nodes, or build an image for the other machine.",
+    ),
+    Check(
+        "host.processor",
+        Fault.HARDWARE_MISMATCH,
+        "/proc/cpuinfo; numpy 2.4 and torch 2.14 need x86-64-v2, bitsandbytes for the CPU AVX",
+        processor,
+        cause="A virtual machine shows its guests a plain processor (QEMU's default, qemu64), or "
+        "the node is older than 2010. Imports then die of SIGILL.",
+        fix="Have the host's processor passed through to the virtual machine, or take other nodes.",
     ),
     Check(
         "host.kernel",

@@ -36,7 +36,6 @@ _ROPE: Mapping[str, tuple[str, ...]] = {
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
     "longrope": ("short_factor", "long_factor"),
 }
-_MATRIX = 2  # dimensions
 _DTYPES = frozenset(
     (
         *("float16", "half", "bfloat16", "float32", "float", "float64", "double"),
@@ -57,7 +56,7 @@ def numbers(facts: CheckpointFacts, _plan: Plan) -> Finding:
         return skipped("config.json could not be read")
     bad = [
         f"{where}{problem}"
-        for where, table in text_tables(facts.config)
+        for where, table in text_tables(facts)
         for problem in (
             *(*_sizes(table), *_heads(table, facts), *_dtype(table), *_texts(table)),
             *(*_activation(table, facts), *_rope(table)),
@@ -101,7 +100,7 @@ def _texts(table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _activation(table: Mapping[str, Any], facts: CheckpointFacts) -> Iterator[str]:
-    families = facts.beside.families
+    families = facts.families
     known = families.activations if families is not None else frozenset()
     for key in _ACTIVATIONS if known else ():
         value = table.get(key)
@@ -151,8 +150,8 @@ def _splits_heads(facts: CheckpointFacts, heads: int) -> bool:
     """
     return any(
         header.name.endswith("q_proj.weight")
-        and not header.dtype.startswith(("U", "I"))  # a packed one has other sides
-        and len(header.shape) == _MATRIX
+        and header.is_matrix
+        and not header.is_integer
         and component(header.name) == "language"
         and header.shape[0] % heads
         for header in facts.tensors

@@ -6,14 +6,15 @@ from collections.abc import Iterator, Mapping
 
 from app.checks import Check
 from app.checks._versions import numbers, unmet
+from app.facts.architectures import Kernels, kernels_for
 from app.facts.host import HostFacts
 from app.facts.packages import REQUIRED_PACKAGES, PackagesFacts, Shadow, canonical
 from app.facts.words import listed, one_line
 from app.outcome import Fault, Finding, failed, passed, skipped, warned
 from app.plan import Plan
 
-_UNTOLD = "the packages were not looked at"
-_REBUILD = "use this profile's image, or install its lock (docker/requirements.*.txt) as a whole"
+UNTOLD = "the packages were not looked at"
+REBUILD = "use this profile's image, or install its lock (docker/requirements.*.txt) as a whole"
 _MAIN = ("torch", "unsloth", "transformers", "peft", "bitsandbytes")
 _ENGINE = frozenset(REQUIRED_PACKAGES)
 
@@ -26,14 +27,14 @@ def packages(facts: HostFacts, plan: Plan) -> Finding:
     """
     found = facts.packages
     if found is None:
-        return skipped(_UNTOLD)
+        return skipped(UNTOLD)
     absent = [*found.missing, *(f"{name} (its files are gone)" for name in found.gone)]
     if absent:
         return failed(
             f"not installed: {listed(absent)}",
             expected=f"every package that a boot imports: {', '.join(REQUIRED_PACKAGES)}",
             actual=f"missing: {listed(absent)}",
-            next_step=_REBUILD,
+            next_step=REBUILD,
         )
     if plan.baked is not None:
         wrong = list(_unlike(found, plan.baked.versions))
@@ -51,12 +52,25 @@ def packages(facts: HostFacts, plan: Plan) -> Finding:
                 f"packages that do not fit: {listed(doubts, 3)}",
                 expected="versions that each other's metadata allows",
                 actual=listed(doubts, between="; "),
-                next_step=_REBUILD,
+                next_step=REBUILD,
             )
     return passed(
-        ", ".join(f"{name} {found.versions.get(name, '?')}" for name in _MAIN),
+        ", ".join(f"{name} {found.versions.get(name, '?')}" for name in _MAIN)
+        + _on_xformers(found, plan),
         actual=f"{len(found.versions)} packages are installed",
     )
+
+
+def _on_xformers(found: PackagesFacts, plan: Plan) -> str:
+    """A note where it is of no use: Unsloth goes on without, and Gemma 3n asks for none of it."""
+    built, wanted = found.xformers, plan.profile.compute_capability
+    if built is None or wanted is None:
+        return ""
+    if not _same(built.torch, found.versions.get("torch", "")):
+        return f"; xFormers is of no use here: it was built for torch {one_line(built.torch)}"
+    if built.architectures and kernels_for(built.architectures, wanted) is Kernels.NONE:
+        return f"; xFormers is of no use here: it has no kernels for {plan.profile.title}"
+    return ""
 
 
 def _unlike(found: PackagesFacts, wanted: Mapping[str, str]) -> Iterator[str]:
@@ -105,7 +119,7 @@ def package_origin(facts: HostFacts, plan: Plan) -> Finding:
     """Whether another module comes first; an image promises what it holds, and not that."""
     found = facts.packages
     if found is None:
-        return skipped(_UNTOLD)
+        return skipped(UNTOLD)
     expected = "the stack's packages from the interpreter's own folders"
     # A folder of installed packages is somebody's choice, as far as the engine does not need them.
     shadows = [each for each in found.shadows if not each.installed or each.module in _ENGINE]
@@ -121,9 +135,8 @@ def package_origin(facts: HostFacts, plan: Plan) -> Finding:
     step = "take that folder out of PYTHONPATH, or rename what lies in it"
     if first[0].place != "PYTHONPATH":
         step = "set PYTHONNOUSERSITE=1, or remove the package from the user's site"
-    if plan.baked is not None and first[0].module in _ENGINE:
-        return failed(reason, expected=expected, actual=actual, next_step=step)
-    return warned(reason, expected=expected, actual=actual, next_step=step)
+    judged = failed if plan.baked is not None and first[0].module in _ENGINE else warned
+    return judged(reason, expected=expected, actual=actual, next_step=step)
 
 
 def _shadow(shadow: Shadow) -> str:

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.checks._quant_options import bad_options, compute_note, skipped_and_packed
-from app.checks._quant_state import state_offenders
-from app.facts.checkpoint import CheckpointFacts, incomplete_packing
+from app.checks._quant_state import incomplete_packing, state_offenders
+from app.facts.checkpoint import CheckpointFacts
+from app.facts.shapes import text_tables
 from app.facts.words import listed, one_line
 from app.outcome import Fault, Finding, failed, passed, skipped
 from app.plan import Plan
 
 _FETCH_WEIGHTS = "fetch the weights of one revision again, or pack the 16-bit model anew"
 _REHEARSAL = "rehearsal:"
+_CONFIG = "quantization_config"
+_FLAGS = ("load_in_4bit", "_load_in_4bit", "load_in_8bit", "_load_in_8bit")
 _UNQUANTISED = (
     "name the unquantised model (it is packed to nf4 while it loads) or its -bnb-4bit form"
 )
@@ -34,17 +37,16 @@ def quantization(facts: CheckpointFacts, plan: Plan) -> Finding:
     """What the folder is packed with must be what the boot asks for, and be complete."""
     if facts.config_problem or any(shard.problem for shard in facts.shards) or not facts.tensors:
         return skipped("config or weights could not be read")
-    raw = facts.config.get("quantization_config")
-    if raw is not None and not isinstance(raw, Mapping):
-        return failed(
-            f"config.json's quantization_config is no object but {one_line(repr(raw), 60)}",
-            expected="an object, or no quantization_config",
-            actual=one_line(repr(raw), 60),
-            next_step="fetch config.json of the same revision again",
-        )
     found = facts.quantization_config
-    wrong = _hidden(facts) or _wrong_method(found, plan) or bad_options(found, facts)
-    return wrong or _packing(facts, found) or skipped_and_packed(facts) or _good(facts, plan)
+    return (
+        _no_method(facts)
+        or _elsewhere(facts)
+        or _wrong_method(found, plan)
+        or bad_options(found, facts)
+        or _packing(facts, found)
+        or skipped_and_packed(facts)
+        or _good(facts, plan)
+    )
 
 
 def _good(facts: CheckpointFacts, plan: Plan) -> Finding:
@@ -55,17 +57,40 @@ def _good(facts: CheckpointFacts, plan: Plan) -> Finding:
     return passed(f"the weights are not packed, and are {how}")
 
 
-def _hidden(facts: CheckpointFacts) -> Finding | None:
-    """A method that stands where loaders do not look: the weights would be taken for plain ones."""
-    text = facts.config.get("text_config")
-    places = [(text, "text_config.quantization_config")] if isinstance(text, Mapping) else []
-    for table, place in (*places, (facts.config, "compression_config")):
-        inner = table.get(place.rpartition(".")[2])
+def _no_method(facts: CheckpointFacts) -> Finding | None:
+    """A configuration that says nothing, on which transformers 5.17 raises (quantizers/auto.py)."""
+    for where, table in text_tables(facts):
+        raw = table.get(_CONFIG)
+        if isinstance(raw, Mapping):
+            what = "names no quant_method" if raw else "is empty"
+            wrong = raw.get("quant_method") is None and not any(raw.get(key) for key in _FLAGS)
+        else:
+            what, wrong = f"is no object but {one_line(repr(raw), 60)}", raw is not None
+        if wrong:
+            packed = facts.packed or _other_packing(facts)
+            return failed(
+                f"config.json's {where}{_CONFIG} {what}",
+                expected=f"an object with a quant_method, or no {_CONFIG}",
+                actual=one_line(repr(raw), 60),
+                next_step="fetch config.json of the same revision again"
+                if packed
+                else f"remove {_CONFIG} from config.json: no weight is packed",
+            )
+    return None
+
+
+def _elsewhere(facts: CheckpointFacts) -> Finding | None:
+    """A method that no later stage would hear of: they ask config.json's own entry alone."""
+    for table, key, place in (
+        (facts.text_config, _CONFIG, f"text_config.{_CONFIG}"),
+        (facts.config, "compression_config", "compression_config"),
+    ):
+        inner = table.get(key)
         if facts.quantization_config is None and isinstance(inner, Mapping) and inner:
             method = one_line(str(inner.get("quant_method", "a method without a name")), 60)
             return failed(
-                f"config.json's {place} says {method}, where the loader does not look",
-                expected="quantization_config in config.json itself, or none",
+                f"config.json's {place} says {method}, and its {_CONFIG} does not",
+                expected=f"{_CONFIG} in config.json itself, or none",
                 actual=f"{place}: {method}",
                 next_step=_UNQUANTISED,
             )
@@ -74,17 +99,13 @@ def _hidden(facts: CheckpointFacts) -> Finding | None:
 
 def _packing(facts: CheckpointFacts, found: Mapping[str, Any] | None) -> Finding | None:
     """Config and headers must tell the same."""
-    offenders = incomplete_packing(
-        facts, nested=bool(found and found.get("bnb_4bit_use_double_quant"))
-    )
+    nested = bool(found and found.get("bnb_4bit_use_double_quant"))
+    what, offenders = "without all of their quantisation", incomplete_packing(facts, nested=nested)
+    if not offenders:
+        what, offenders = "whose quantisation does not fit", state_offenders(facts)
     if offenders:
-        reason = f"{len(offenders)} packed weight(s) without all of their quantisation"
+        reason = f"{len(offenders)} packed weight(s) {what}: {offenders[0]}"
         actual, step = listed(offenders, between="; "), _FETCH_WEIGHTS
-        reason += f": {offenders[0]}"
-    elif offenders := state_offenders(facts):
-        reason = f"{len(offenders)} packed weight(s) whose quantisation does not fit"
-        actual, step = listed(offenders, between="; "), _FETCH_WEIGHTS
-        reason += f": {offenders[0]}"
     elif found is None and (other := _other_packing(facts)):
         method, names = other
         reason = f"{len(names)} weight(s) are packed by {method}, and config.json does not say so"
@@ -114,8 +135,8 @@ def _wrong_method(found: Mapping[str, Any] | None, plan: Plan) -> Finding | None
     if found is None:
         return None
     load_in_4bit = plan.request.load_in_4bit
-    # Files of before 2023 name no method and are bitsandbytes'.
-    method = found.get("quant_method", "bitsandbytes")
+    # Files of before 2023 name no method beside load_in_4bit, and are bitsandbytes'.
+    method = found.get("quant_method") or "bitsandbytes"
     kind = found.get("bnb_4bit_quant_type", "fp4")  # transformers' own default
     four = (
         method == "bitsandbytes" and found.get("load_in_4bit", found.get("_load_in_4bit")) is True

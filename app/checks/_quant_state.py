@@ -21,12 +21,36 @@ NF4 = (
     *(-1.0, -0.6961928, -0.52507305, -0.39491749, -0.28444138, -0.18477343, -0.09105004, 0.0),
     *(0.07958030, 0.16093020, 0.24611230, 0.33791524, 0.44070983, 0.56261700, 0.72295684, 1.0),
 )
+# What a packed weight needs beside it, and besides where its scales are packed too.
+_ITEMS = (".absmax", ".quant_map", f"{STATE}nf4")
+_NESTED = (".nested_absmax", ".nested_quant_map")
 _ROUNDING = 1e-6  # float32 near 1, and the digits above
 _NESTED_CODES = 256  # one byte
 _BLOCKS = frozenset(2**power for power in range(5, 13))  # 32 to 4096
-_DTYPES = frozenset(("float16", "bfloat16", "float32"))
+_DTYPES = ("float16", "bfloat16", "float32")
 _LAYER = re.compile(r"(?<=\.)\d+(?=\.)")  # a number of a layer or an expert, and not the 1 of fc1
 _LARGEST = 2.0**17  # no scale of a weight: float16 ends at 65504
+
+
+def incomplete_packing(facts: CheckpointFacts, *, nested: bool) -> list[str]:
+    """Packed weights with what each lacks; bytes under a weight's name count as packed."""
+    by_name = {header.name: header for header in facts.tensors}
+    states: Counter[str] = Counter()
+    for name in by_name:
+        base, mark, _ = name.partition(STATE)
+        states[base] += bool(mark)
+    packed = {name for name, n in states.items() if n}
+    packed |= {n for n, h in by_name.items() if h.dtype == "U8" and n.endswith(".weight")}
+    offenders: list[str] = []
+    for base in sorted(packed):
+        needs = (*_ITEMS, *(_NESTED if nested or f"{base}.nested_absmax" in by_name else ()))
+        lacks = [item.strip(".") for item in needs if base + item not in by_name]
+        lacks += ["the weight itself"] if base not in by_name else []
+        if states[base] > 1:
+            lacks.append(f"one state only (it has {states[base]})")
+        if lacks:
+            offenders.append(f"{one_line(base)} lacks {', '.join(lacks)}")
+    return offenders
 
 
 def state_offenders(facts: CheckpointFacts) -> list[str]:
@@ -86,7 +110,7 @@ def _bad_words(state: Mapping[str, Any]) -> Iterator[str]:
         yield f"its quant state says {str(state.get('quant_type'))[:20]}, its name nf4"
     if not _is_block(state.get("blocksize")):
         yield f"its quant state has the blocksize {str(state.get('blocksize'))[:20]}"
-    if state.get("dtype") not in tuple(_DTYPES):
+    if state.get("dtype") not in _DTYPES:
         yield f"its quant state has the dtype {str(state.get('dtype'))[:20]}"
 
 
@@ -124,7 +148,7 @@ def _nested(
     if type(block) is not int or not _is_block(block):
         yield f"its quant state has the nested_blocksize {str(block)[:20]}"
         return
-    if state.get("nested_dtype") not in tuple(_DTYPES):
+    if state.get("nested_dtype") not in _DTYPES:
         yield f"its quant state has the nested_dtype {str(state.get('nested_dtype'))[:20]}"
     # The offset is the mean of all scales; NaN is in no range.
     if not isinstance(offset, int | float) or not 0 <= offset < _LARGEST:

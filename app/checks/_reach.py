@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import errno
 
+from app.facts.disk import RIGHTS
 from app.facts.host import FolderFacts, HostFacts, ModelAt
 from app.plan import Plan
 
 # What names a model on this machine; anything else is a repository of the hub, or a folder here.
 _LOCAL = ("/", "./", "../", "~", "$", "rehearsal:")
-_RIGHTS = frozenset((errno.EROFS, errno.EACCES, errno.EPERM))
 
 
 def fetches(plan: Plan, facts: HostFacts) -> bool:
@@ -31,7 +31,7 @@ def only_read(found: FolderFacts, plan: Plan, facts: HostFacts) -> bool:
     Volumes that share models are often read-only. What a boot that must not download lacks in such
     a cache, the cache stage says.
     """
-    if found is not facts.hub or found.errno not in _RIGHTS:
+    if found is not facts.hub or found.errno not in RIGHTS:
         return False
     if facts.model_at is ModelAt.FOLDER:
         # A mount is read-only on purpose; rights that are lacking are mostly a mistake, which

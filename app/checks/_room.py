@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterable
 
 from app.checks import Check
 from app.checks._reach import fetches
+from app.facts.disk import FULL
 from app.facts.host import ROOM_FOR_MODEL, FolderFacts, HostFacts, size
 from app.facts.words import listed, one_line
 from app.outcome import Fault, Finding, Severity, passed, skipped, warned
@@ -17,7 +17,6 @@ _ROOM_FOR_CACHES = GIB  # Triton and Inductor: hundreds of MB after a few runs
 _ROOM_FOR_REHEARSAL = GIB // 4  # the tiny model and its generated code: tens of MB
 _ROOM_FOR_REPORT = 4 * 2**20  # some 50 KB each, and those of earlier boots beside it
 # A rehearsal makes about 60 files, kernels of a training run some thousand.
-_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))  # of others their own check tells enough
 _FILES = 1000
 _FILES_FOR_REHEARSAL = 100
 
@@ -27,10 +26,10 @@ def disk(facts: HostFacts, plan: Plan) -> Finding:
 
     Folders of one file system share its room, so needs are added up by device.
     """
-    known = [
+    known = [  # of folders with another problem their own check tells enough
         each
         for each in (*facts.caches, facts.report)
-        if each.free_bytes is not None and (not each.problem or each.errno in _FULL)
+        if each.free_bytes is not None and (not each.problem or each.errno in FULL)
     ]
     if not [each for each in known if each is not facts.report]:
         return skipped("no cache folder's file system says how much is free")

@@ -6,17 +6,19 @@ from collections.abc import Iterator, Mapping
 
 from app.checks._folder import something_else
 from app.checks._unreadable import fault_in, step_for
-from app.facts.checkpoint import (
-    CheckpointFacts,
-    TokenFacts,
-    embedding_rows,
-    tokenizer_problems,
-)
+from app.facts.checkpoint import CheckpointFacts, TokenFacts
+from app.facts.shapes import embedding_rows
 from app.facts.words import listed, one_line
 from app.outcome import Finding, failed, passed, skipped, warned
 from app.plan import Plan
 
 _PADDING = "pad_token_id"
+# One of these sets is enough for a tokenizer (transformers' slow and fast formats).
+_TOKENIZERS = (
+    *({"tokenizer.json"}, {"tokenizer.model"}, {"vocab.json", "merges.txt"}, {"vocab.txt"}),
+    *({"spiece.model"}, {"tekken.json"}, {"sentencepiece.bpe.model"}),
+)
+_PROCESSORS = frozenset({"processor_config.json", "preprocessor_config.json"})
 
 
 def tokenizer(facts: CheckpointFacts, _plan: Plan) -> Finding:
@@ -33,22 +35,36 @@ def tokenizer(facts: CheckpointFacts, _plan: Plan) -> Finding:
         )
     if facts.config_problem and something_else(facts) is not None:
         return skipped("the folder is no model of transformers: checkpoint.config says what it is")
-    usable, lacking = tokenizer_problems(facts)
-    if not usable:
+    names = set(facts.other_files)
+    if not any(files <= names for files in _TOKENIZERS):
         return failed(
             "the folder has no tokenizer",
             expected=expected,
             actual="none",
             next_step="copy the tokenizer files of the same revision into the folder",
         )
-    if lacking:
-        return warned(
-            f"the folder has no {lacking[0]}",
-            expected=expected,
-            actual=listed(lacking),
-            next_step="copy it from the same revision",
-        )
-    return passed("tokenizer files are there", expected=expected)
+    return _imperfect(facts, expected) or passed("tokenizer files are there", expected=expected)
+
+
+def _imperfect(facts: CheckpointFacts, expected: str) -> Finding | None:
+    """What a job on plain text can do without."""
+    lacking = [] if "tokenizer_config.json" in facts.other_files else ["tokenizer_config.json"]
+    parts = [part for part in ("vision_config", "audio_config") if facts.config.get(part)]
+    if parts and _PROCESSORS.isdisjoint(facts.other_files):
+        lacking.append(f"processor_config.json (the model has a {parts[0]})")
+    told = [f"the folder has no {name}" for name in lacking]
+    steps = [f"copy {name.partition(' ')[0]} from the same revision" for name in lacking]
+    for name, problem in facts.broken_templates.items():
+        told.append(f"{name}: {problem}; a job that formats chats would end there")
+        steps.append(f"correct the template in {name}, or fetch the file of the same revision")
+    if not told:
+        return None
+    return warned(
+        listed(told, 1),
+        expected=expected,
+        actual=listed(told, between="; "),
+        next_step=listed(steps, between="; "),
+    )
 
 
 def vocabulary(facts: CheckpointFacts, _plan: Plan) -> Finding:
@@ -57,20 +73,23 @@ def vocabulary(facts: CheckpointFacts, _plan: Plan) -> Finding:
     if rows is None:
         return skipped("neither config nor weights say how many tokens the model knows")
     expected = f"ids below {rows}, the model's number of tokens ({source})"
-    beyond = list(_beyond(facts, rows))
     step = "use the tokenizer of the same model, or resize the model's embedding and save it again"
-    if beyond:
+    given = list(_given(facts.tokens, rows))
+    # Padding is fed to the model, and its embedding is built around that id.
+    padding = list(_outside(facts.tokens.special, rows, padding=True))
+    if given or padding:
         return failed(
-            f"the model knows {rows} tokens, and {listed(beyond, 1)}",
+            f"the model knows {rows} tokens, and {listed([*given, *padding], 1)}",
             expected=expected,
-            actual=listed(beyond),
+            actual=listed([*given, *padding]),
             next_step=step
-            if beyond[0].startswith(("tokenizer.json", "the "))
+            if given
             else "correct that id in the file, or fetch the file of the same revision again",
         )
+    # First and last tokens come from the tokenizer: sound models keep GPT-2's ids here.
     idle = [
         *_unknown(facts.tokens, rows, ("bos_token", "unk_token")),
-        *_idle(facts.tokens.special, rows),
+        *_outside(facts.tokens.special, rows, padding=False),
     ]
     if idle:
         return warned(
@@ -92,15 +111,14 @@ def vocabulary(facts: CheckpointFacts, _plan: Plan) -> Finding:
     return passed(f"{rows} tokens, and no id beyond", expected=expected)
 
 
-def _beyond(facts: CheckpointFacts, rows: int) -> Iterator[str]:
-    tokens = facts.tokens
+def _given(tokens: TokenFacts, rows: int) -> Iterator[str]:
+    """Ids beyond the rows that the tokenizer itself gives."""
     if tokens.largest >= rows:
         yield f"tokenizer.json goes up to id {tokens.largest}"
     for number, text, used in tokens.added:
         if number >= rows and used:
             yield f"the added token {one_line(text, 60)} has the id {number}"
     yield from _unknown(tokens, rows, ("eos_token", "pad_token"))
-    yield from _special(tokens.special, rows)
 
 
 def _unknown(tokens: TokenFacts, rows: int, keys: tuple[str, ...]) -> Iterator[str]:
@@ -113,19 +131,8 @@ def _unknown(tokens: TokenFacts, rows: int, keys: tuple[str, ...]) -> Iterator[s
             )
 
 
-def _special(special: Mapping[str, tuple[int, ...]], rows: int) -> Iterator[str]:
-    """Padding is fed to the model, and its embedding is built around that id."""
-    yield from (told for told in _outside(special, rows) if _PADDING in told)
-
-
-def _idle(special: Mapping[str, tuple[int, ...]], rows: int) -> Iterator[str]:
-    """First and last tokens come from the tokenizer: sound models keep GPT-2's ids here."""
-    yield from (told for told in _outside(special, rows) if _PADDING not in told)
-
-
-def _outside(special: Mapping[str, tuple[int, ...]], rows: int) -> Iterator[str]:
+def _outside(special: Mapping[str, tuple[int, ...]], rows: int, *, padding: bool) -> Iterator[str]:
+    """Ids of the configuration files beyond the rows; negative ones mean "none" to old models."""
     for where, ids in special.items():
-        # Negative ones mean "none" to old models.
-        for number in ids:
-            if number >= rows:
-                yield f"{where} is {number}"
+        if where.endswith(_PADDING) is padding:
+            yield from (f"{where} is {number}" for number in ids if number >= rows)

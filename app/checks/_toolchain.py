@@ -12,7 +12,6 @@ from app.facts.words import one_line
 from app.outcome import Fault, Finding, failed, passed, skipped
 from app.plan import Plan
 
-_UNTOLD = "the toolchain was not looked at"
 _FULL = (errno.EAGAIN, errno.ENOMEM)  # no process could be had
 _TEMPORARY = frozenset(("TMPDIR", "TEMP", "TMP"))
 _REBUILD = "use this profile's image, or"
@@ -21,8 +20,8 @@ _REBUILD = "use this profile's image, or"
 def c_compiler(facts: HostFacts, _plan: Plan) -> Finding:
     """One that runs, assembles, links and has libc's headers: each can be missing by itself."""
     found = facts.toolchain
-    if found is None or found.skipped:
-        return skipped(found.skipped if found else _UNTOLD)
+    if found.skipped:
+        return skipped(found.skipped)
     if found.temporary:
         return _no_folder(found, facts)
     expected = "a C compiler as Triton finds it (CC, else gcc, else clang) that makes a library"
@@ -50,8 +49,8 @@ def c_compiler(facts: HostFacts, _plan: Plan) -> Finding:
 def python_h(facts: HostFacts, _plan: Plan) -> Finding:
     """Of this interpreter and of its version, as a compile sees it."""
     found = facts.toolchain
-    if found is None or found.skipped:
-        return skipped(found.skipped if found else _UNTOLD)
+    if found.skipped:
+        return skipped(found.skipped)
     expected = f"{found.include}/Python.h of this version of Python"
     attempt = found.attempts.python
     if attempt.ended is Ended.LATE:
@@ -75,8 +74,8 @@ def python_h(facts: HostFacts, _plan: Plan) -> Finding:
 def libcuda_link(facts: HostFacts, _plan: Plan) -> Finding:
     """Triton links its helpers to the driver, and looks for it in places of its own."""
     found = facts.toolchain
-    if found is None or found.skipped:
-        return skipped(found.skipped if found else _UNTOLD)
+    if found.skipped:
+        return skipped(found.skipped)
     libcuda, attempt = found.libcuda, found.attempts.linked
     expected = f"{LIBCUDA} where Triton looks for it, and a linker that takes it"
     if not libcuda.present:
@@ -119,8 +118,8 @@ def _not_linked(found: ToolchainFacts, expected: str) -> Finding:
 def ptxas(facts: HostFacts, _plan: Plan) -> Finding:
     """Triton runs it for every kernel; copies of an image's files can lose the right to be run."""
     found = facts.toolchain
-    if found is None or found.skipped:
-        return skipped(found.skipped if found else _UNTOLD)
+    if found.skipped:
+        return skipped(found.skipped)
     tool = found.ptxas
     if not tool.file:
         return skipped("Triton is not installed, as host.packages says")

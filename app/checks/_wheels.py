@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 
 from app.checks import Check
+from app.checks._packages import REBUILD, UNTOLD
+from app.facts.architectures import Kernels, kernels_for
 from app.facts.host import HostFacts
 from app.facts.packages import BitsandbytesFacts, PackagesFacts
 from app.facts.words import listed, one_line
 from app.outcome import Fault, Finding, failed, passed, skipped, warned
 from app.plan import Plan
-
-_UNTOLD = "the packages were not looked at"
-_REBUILD = "use this profile's image, or install its lock (docker/requirements.*.txt) as a whole"
 
 
 def torch_build(facts: HostFacts, plan: Plan) -> Finding:
@@ -21,7 +20,7 @@ def torch_build(facts: HostFacts, plan: Plan) -> Finding:
         return skipped("the rehearsal runs with any build of torch")
     found = facts.packages
     if found is None or found.torch is None:
-        return skipped("torch is not installed, as host.packages says" if found else _UNTOLD)
+        return skipped("torch is not installed, as host.packages says" if found else UNTOLD)
     if found.torch.problem:
         return skipped(f"{found.torch.problem}; the stack stage asks torch itself")
     version = found.versions.get("torch", "unknown")
@@ -31,7 +30,7 @@ def torch_build(facts: HostFacts, plan: Plan) -> Finding:
             f"torch {version} is {kind}",
             expected="a torch built for CUDA",
             actual=f"torch {version}, no CUDA",
-            next_step=_REBUILD,
+            next_step=REBUILD,
         )
     return passed(f"torch {version} is built for CUDA {found.torch.cuda}", actual=found.torch.cuda)
 
@@ -61,7 +60,7 @@ def bitsandbytes_library(facts: HostFacts, plan: Plan) -> Finding:
             f"bitsandbytes' library for {device}, {library.wanted}, {what}",
             expected=expected,
             actual=library.problem or f"libraries for CUDA: {has}",
-            next_step=_REBUILD,
+            next_step=REBUILD,
         )
     return _fits(library, found, plan, expected)
 
@@ -81,34 +80,23 @@ def _fits(library: BitsandbytesFacts, found: PackagesFacts, plan: Plan, expected
         )
     kernels = library.architectures
     if wanted and kernels and found.torch_architectures:
-        has = [_serves(names, wanted) for names in (kernels, found.torch_architectures)]
-        if has == [False, True]:  # lacks both: that is another class of hardware, seen at the gpu
+        has = [kernels_for(names, wanted) for names in (kernels, found.torch_architectures)]
+        # A torch that lacks them too is for other hardware, as the gpu stage says.
+        if has[0] is Kernels.NONE is not has[1]:
             return failed(
                 f"{library.wanted} has no kernels for {plan.profile.title}, and torch has",
                 expected=f"sm_{wanted[0]}{wanted[1]}",
                 actual=" ".join(kernels),
-                next_step=_REBUILD,
+                next_step=REBUILD,
             )
     if library.override is not None or not library.exact:
         return warned(
             f"bitsandbytes takes {library.wanted}, which is not the one for torch's CUDA {torch}",
             expected=expected,
             actual=library.wanted,
-            next_step="unset BNB_CUDA_VERSION" if library.override is not None else _REBUILD,
+            next_step="unset BNB_CUDA_VERSION" if library.override is not None else REBUILD,
         )
     return passed(f"{library.wanted} is there", expected=expected, actual=" ".join(kernels))
-
-
-def _serves(names: tuple[str, ...], capability: tuple[int, int]) -> bool:
-    """CUDA's rule: machine code of the same major version up to the minor, PTX of any before."""
-    for name in names:
-        found = re.fullmatch(r"(sm|compute)_(\d+)(\d)[af]?", name)
-        if found is None:
-            continue
-        built = (int(found[2]), int(found[3]))
-        if built <= capability and (found[1] == "compute" or built[0] == capability[0]):
-            return True
-    return False
 
 
 CHECKS: tuple[Check[HostFacts], ...] = (

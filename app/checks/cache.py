@@ -17,7 +17,7 @@ def resolved(facts: CacheFacts, _plan: Plan) -> Finding:
     """One repository at one commit, or one folder."""
     if facts.failure is not None:
         return facts.failure
-    where = f"{facts.model_id}" + (f" at {facts.revision}" if facts.revision else "")
+    where = facts.model_id + (f" at {facts.revision}" if facts.revision else "")
     expected = f"the files of {facts.requested_id}"
     if facts.ignored_revision is not None:
         return warned(
@@ -59,27 +59,31 @@ def complete(facts: CacheFacts, _plan: Plan) -> Finding:
     """Everything that the folder itself promises is in it."""
     if facts.folder is None:
         return skipped("the model was not found")
-    n_bytes = sum(entry.n_bytes or 0 for entry in facts.files)
     expected = "every file that the folder's index names, and no link that leads nowhere"
     if facts.list_problem:
-        denied = fault_of(facts.list_errno) is Fault.CONFIG
-        return failed(
-            f"{facts.folder} cannot be listed: {facts.list_problem}",
-            expected="a folder that this uid may read",
-            actual=facts.list_problem,
-            next_step="give this uid the right to read and enter it"
-            if denied
-            else "look at the mount, or take another node",
-            fault=Fault.CONFIG if denied else Fault.READ_ERROR,
-        )
+        return _not_listed(facts)
     if facts.missing:
         return _missing(facts, expected)
     if not facts.files:
         return _no_file(facts, expected)
+    n_bytes = sum(entry.n_bytes or 0 for entry in facts.files)
     return passed(
         f"{len(facts.files)} files, {n_bytes:,} bytes",
         expected=expected,
         actual=f"{len(facts.files)} files",
+    )
+
+
+def _not_listed(facts: CacheFacts) -> Finding:
+    denied = fault_of(facts.list_errno) is Fault.CONFIG
+    return failed(
+        f"{facts.folder} cannot be listed: {facts.list_problem}",
+        expected="a folder that this uid may read",
+        actual=facts.list_problem,
+        next_step="give this uid the right to read and enter it"
+        if denied
+        else "look at the mount, or take another node",
+        fault=Fault.CONFIG if denied else Fault.READ_ERROR,
     )
 
 
@@ -159,11 +163,15 @@ def _unfinished(found: VerifyFacts) -> Finding:
     if found.problem:
         return unread(
             f"a file of the cache cannot be read: {found.problem}",
+            expected="files that can be read to their end",
+            actual=found.problem,
             next_step="look at the disk, or take another node",
             fault=fault_of(found.errno) or Fault.READ_ERROR,
         )
     return unread(
         f"only {found.n_compared} files ({found.n_bytes:,} bytes) were hashed in time",
+        expected=f"all files within {found.late}",
+        actual=f"{found.n_compared} files",
         next_step=f"raise {found.late}, or set BOOT_VERIFY=size",
         fault=Fault.TEMPORARY,
     )
@@ -189,8 +197,8 @@ CHECKS: tuple[Check[CacheFacts], ...] = (
         "BOOT_BASE_MODEL_ID, BOOT_REVISION",
         resolved,
         cause="A name or revision that does not exist, a repository that the token may not read, "
-        "a hub that is busy or cannot be reached, or a cache that is not complete while downloads "
-        "are forbidden.",
+        "a hub that is busy or cannot be reached, a cache that this uid may not read, or one that "
+        "is not complete while downloads are forbidden.",
         fix="Follow the finding: correct BOOT_BASE_MODEL_ID or BOOT_REVISION, accept the licence "
         "and set HF_TOKEN, or fill the cache with `hf download` on a machine that reaches the hub.",
     ),
@@ -210,9 +218,9 @@ CHECKS: tuple[Check[CacheFacts], ...] = (
         "the folder's own index",
         complete,
         cause="A download or copy that was cut off, links of the cache copied without what they "
-        "point to, or a volume that is not mounted.",
+        "point to, a volume that is not mounted, or a folder that this uid may not list.",
         fix="Delete the repository's folder in the cache and boot again, or copy the folder anew "
-        "with its links followed (`cp -rL`, `rsync -L`).",
+        "with its links followed (`cp -rL`, `rsync -L`); give this uid the right to read it.",
     ),
     Check(
         "cache.verified",

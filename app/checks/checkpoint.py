@@ -108,7 +108,8 @@ CHECKS: tuple[Check[CheckpointFacts], ...] = (
         "bitsandbytes' QuantState",
         quantization,
         cause="The model is quantised by another method, was saved without the states of its "
-        "packed weights, or config.json and weights are of two models.",
+        "packed weights, or config.json and weights are of two models; or quantization_config "
+        "names no method.",
         fix="Name the 16-bit model, which is packed to nf4 while it loads, or a complete "
         "-bnb-4bit form of it; for a packed one BOOT_LOAD_IN_4BIT must be true.",
     ),
@@ -117,8 +118,8 @@ CHECKS: tuple[Check[CheckpointFacts], ...] = (
         Fault.DATA_INVALID,
         "the folder's files",
         tokenizer,
-        cause="Tokenizer files were left out of the copy, or one of them (the chat template too) "
-        "is broken.",
+        cause="Tokenizer files were left out of the copy, or one of them is broken; a chat "
+        "template that cannot be parsed only warns.",
         fix="Copy tokenizer.json, tokenizer_config.json and the processor's files of the same "
         "revision into the folder.",
     ),

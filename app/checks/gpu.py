@@ -19,7 +19,7 @@ from app.checks import (
     _gpu_version,
 )
 from app.facts.gpu import GpuFacts
-from app.outcome import Fault, Finding, passed, skipped
+from app.outcome import Fault, Finding, Severity, passed, skipped
 from app.plan import Plan
 
 
@@ -36,6 +36,7 @@ CHECKS: tuple[Check[GpuFacts], ...] = (
         Fault.CONFIG,
         "the profile",
         required,
+        Severity.WARNING,
         cause="Never fails: it says whether this boot needs a GPU, and why the stage is skipped "
         "where it does not.",
         fix="Set BOOT_HARDWARE to the class of GPU that the job is for, or to cpu for a rehearsal.",

@@ -14,6 +14,8 @@ def weights_from_checkpoint(facts: LoadFacts, _plan: Plan) -> Finding:
     if not facts.observed:
         return unread(
             "nothing is known about this load: it went past transformers' own loading",
+            expected="a load through transformers, which tells the names it had no weights for",
+            actual="no such account",
             next_step="the model's code loads by itself; report it with this file",
             fault=Fault.INTERNAL,
         )
@@ -49,6 +51,8 @@ def only_the_folder(facts: LoadFacts, _plan: Plan) -> Finding:
     if not facts.files:
         return unread(
             "no weight file was seen being opened",
+            expected=f"the files of {facts.folder}",
+            actual="none",
             next_step="the model's code loads by itself; report it with this file",
             fault=Fault.INTERNAL,
         )

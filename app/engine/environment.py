@@ -8,7 +8,8 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from app.facts.host import account_home, cache_folders, offline_variable
+from app.facts.host import account_home, cache_folders
+from app.facts.surroundings import offline_variable
 from app.profiles import Profile
 
 # Whatever the user set: each of these decides whether a boot is right or ends at all.

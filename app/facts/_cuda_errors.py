@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from app.outcome import Fault
 
-REQUEST = (
+_REQUEST = (
     "start the container with a GPU (docker: --gpus device=0; Kubernetes: nvidia.com/gpu: 1; "
     "Slurm: --gres=gpu:1) on a node that has one"
 )
@@ -58,9 +58,6 @@ _CLASS = Meaning(
     "take a GPU of the class that the image is for, or the image of this GPU",
 )
 
-NO_DEVICE = 100
-NOT_READY = 802
-COMPAT_REFUSED = 804
 CUDA: dict[int, tuple[str, Meaning]] = {
     1: ("CUDA_ERROR_INVALID_VALUE", BUG),
     2: ("CUDA_ERROR_OUT_OF_MEMORY", FULL),
@@ -83,7 +80,7 @@ CUDA: dict[int, tuple[str, Meaning]] = {
     46: ("CUDA_ERROR_DEVICE_UNAVAILABLE", _BUSY),
     47: ("CUDA_ERROR_MULTICAST_RESOURCE_FULL", _BUSY),
     98: ("cudaErrorInvalidDeviceFunction", _IMAGE),
-    NO_DEVICE: ("CUDA_ERROR_NO_DEVICE", Meaning(Fault.NODE_UNFIT, REQUEST)),
+    100: ("CUDA_ERROR_NO_DEVICE", Meaning(Fault.NODE_UNFIT, _REQUEST)),
     101: ("CUDA_ERROR_INVALID_DEVICE", NODE),
     102: (
         "CUDA_ERROR_DEVICE_NOT_LICENSED",
@@ -158,12 +155,9 @@ CUDA: dict[int, tuple[str, Meaning]] = {
     721: ("CUDA_ERROR_TENSOR_MEMORY_LEAK", NODE),
     800: ("CUDA_ERROR_NOT_PERMITTED", Meaning(Fault.NODE_UNFIT, RIGHTS)),
     801: ("CUDA_ERROR_NOT_SUPPORTED", NODE),
-    NOT_READY: (
-        "CUDA_ERROR_SYSTEM_NOT_READY",
-        _FABRIC,
-    ),
+    802: ("CUDA_ERROR_SYSTEM_NOT_READY", _FABRIC),
     803: ("CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", MISMATCH),
-    COMPAT_REFUSED: (
+    804: (
         "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
         Meaning(Fault.NODE_UNFIT, _COMPAT),
     ),

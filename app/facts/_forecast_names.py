@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -25,8 +24,6 @@ _COMPUTED = frozenset(("inv_freq", "masked_bias", "position_ids"))
 # Parts of models that speak: the class that is trained may leave them out.
 _DOUBTFUL = frozenset(("talker", "token2wav", "code2wav"))
 _KEYS_AND_VALUES = frozenset(("k_proj", "v_proj", "k_norm", "v_norm"))
-_NUMBER = re.compile(r"\.\d+(?=\.)")
-_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d{1,6})\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +39,13 @@ class Place:
     absent: bool
     doubtful: bool
     shares: bool  # keys and values, which a layer can take from another one
-    routed: bool  # one of the experts that a router chooses among
     weight: bool  # the leaf is `weight`
 
 
 def place_of(name: str) -> tuple[Place, int | None]:
     """The kind, and the number of the language model's layer where it is in one."""
-    place = _place(_NUMBER.sub(".0", name))
-    found = None if place.projection.component in _TOWERS else _LAYER.search(name)
+    place = _place(layers.unnumbered(name))
+    found = None if place.projection.component in _TOWERS else layers.LAYER.search(name)
     return place, int(found[1]) if found else None
 
 
@@ -66,7 +62,6 @@ def _place(name: str) -> Place:
         absent=leaf in _COMPUTED or "mtp" in parts,
         doubtful=not _DOUBTFUL.isdisjoint(parts),
         shares=not _KEYS_AND_VALUES.isdisjoint(parts),
-        routed=kind == "experts",
         weight=leaf == "weight",
     )
 

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from heapq import nlargest
-from typing import Literal
 
 from app.facts._forecast_shape import Shape
-from app.facts._forecast_training import Span, Training, training
+from app.facts._forecast_training import training
 from app.facts._forecast_weights import Weight
 from app.facts.adapter import counted
+from app.facts.memory_part import MemoryPart
 from app.plan import Plan
-
-PlaceT = Literal["device", "host"]
-# `training` is all of a step; `loss` its end of the forward pass, `backward` one layer's turn after
-# it: what they hold does not coincide.
-PhaseT = Literal["always", "load", "training", "loss", "backward"]
 
 _MIB = 1024**2
 # A context with the kernels that a training step needs. The least: 274 MiB were seen with lazy
@@ -44,39 +38,22 @@ _STAGE = 1024 * _MIB
 _SLACK, _SLACK_ON_CPU = 0.1, 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPart:
-    """One thing that takes memory, in bytes: surely, and at most. `basis` says how it was found.
-
-    `mapped_bytes` of the lower bound are pages of a file on the host, which can be taken back.
-    """
-
-    name: str
-    low_bytes: int
-    high_bytes: int
-    basis: str
-    place: PlaceT = "device"
-    phase: PhaseT = "always"
-    mapped_bytes: int = 0
-
-
 class Need:
     """The parts for any length: only those of training depend on it."""
 
     def __init__(self, held: Sequence[Weight], shape: Shape, plan: Plan, free: int | None) -> None:
         self._held, self._shape, self._plan = held, shape, plan
-        self._weights = _weight_parts(held)
-        self._fixed = [*self._weights, *_base_parts(plan), *_load_parts(held, plan)]
-        taken = sum(part.low_bytes for part in self._weights)
+        weights = _weight_parts(held)
+        self._fixed = (*weights, *_base_parts(plan), *_load_parts(held, plan))
+        taken = sum(part.low_bytes for part in weights)
         self._room = None if free is None else max(0, free - taken)
 
     def parts(self, tokens: int) -> tuple[tuple[MemoryPart, ...], str]:
         """All of them for sequences of so many tokens, and why training is not among them."""
         steps = training(self._held, self._shape, self._plan, tokens, self._room)
         if isinstance(steps, str):
-            return tuple(self._fixed), steps
-        own = _training_parts(steps, at_once=not self._plan.request.use_gradient_checkpointing)
-        return (*self._fixed, *own, _slack(own, self._plan)), ""
+            return self._fixed, steps
+        return (*self._fixed, *steps, _slack(steps, self._plan)), ""
 
 
 def _weight_parts(held: Iterable[Weight]) -> list[MemoryPart]:
@@ -96,12 +73,12 @@ def _weight_parts(held: Iterable[Weight]) -> list[MemoryPart]:
 def _base_parts(plan: Plan) -> list[MemoryPart]:
     """What is there before any weight."""
     if not plan.profile.needs_gpu:
-        return [_part("libraries", Span(*_IMPORTS_ON_CPU, "the imports, measured"))]
+        return [MemoryPart("libraries", *_IMPORTS_ON_CPU, "the imports, measured")]
     workspace = _WORKSPACE.get(plan.profile.compute_capability or (0, 0), (8 * _MIB, 96 * _MIB))
     return [
-        _part("CUDA context", Span(*_CONTEXT, "as reported for torch with lazy loading")),
-        _part("cuBLAS workspace", Span(*workspace, "torch's default")),
-        _part("libraries", Span(*_IMPORTS, "the imports, measured without CUDA"), "host"),
+        MemoryPart("CUDA context", *_CONTEXT, "as reported for torch with lazy loading"),
+        MemoryPart("cuBLAS workspace", *workspace, "torch's default"),
+        MemoryPart("libraries", *_IMPORTS, "the imports, measured without CUDA", "host"),
     ]
 
 
@@ -120,28 +97,11 @@ def _load_parts(held: Sequence[Weight], plan: Plan) -> list[MemoryPart]:
     recast = 0
     if plan.profile.compute_dtype == "float16":
         recast = min(_STAGE, max((weight.high for weight in held), default=0))
-    parts = [_part("loading", Span(0, packed + recast, f"{why} packed or cast"), "device", "load")]
+    parts = [MemoryPart("loading", 0, packed + recast, f"{why} packed or cast", phase="load")]
     if plan.profile.needs_gpu:
-        host = Span(0, largest(w.transit for w in held if not w.on_the_device), f"{why} converted")
-        parts.append(_part("loading", host, "host", "load"))
+        host = largest(weight.transit for weight in held if not weight.on_the_device)
+        parts.append(MemoryPart("loading", 0, host, f"{why} converted", "host", "load"))
     return parts
-
-
-def _training_parts(steps: Training, *, at_once: bool) -> list[MemoryPart]:
-    """`at_once`: without checkpointing the layers are still held when the loss is computed."""
-    backward: PhaseT = "training" if at_once else "backward"
-    named: dict[str, tuple[Span, PhaseT]] = {
-        "LoRA": (steps.lora, "training"),
-        "gradients": (steps.gradients, "training"),
-        "optimizer": (steps.optimizer, "training"),
-        "hidden states": (steps.checkpoints, "training"),
-        "one layer": (steps.layer, backward),
-        "attention scores": (steps.attention, backward),
-        "logits": (steps.logits, "loss"),
-        "unpacked weights": (steps.unpacked, "training"),
-    }
-    parts = [_part(name, span, "device", phase) for name, (span, phase) in named.items()]
-    return [*parts, _part("moved hidden states", steps.offloaded, "host", "training")]
 
 
 def _slack(parts: Iterable[MemoryPart], plan: Plan) -> MemoryPart:
@@ -149,8 +109,4 @@ def _slack(parts: Iterable[MemoryPart], plan: Plan) -> MemoryPart:
     share, why = (_SLACK, "a tenth of a step, an assumption")
     if not plan.profile.needs_gpu:
         share, why = _SLACK_ON_CPU, "as much as a step, measured"
-    return _part("fragmentation", Span(0, int(share * most), why), "device", "training")
-
-
-def _part(name: str, span: Span, place: PlaceT = "device", phase: PhaseT = "always") -> MemoryPart:
-    return MemoryPart(name, span.low, span.high, span.basis, place, phase)
+    return MemoryPart("fragmentation", 0, int(share * most), why, phase="training")

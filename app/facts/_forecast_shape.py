@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.facts.checkpoint import CheckpointFacts, embedding_rows
+from app.facts.checkpoint import CheckpointFacts
+from app.facts.shapes import embedding_rows, token_table
 
-_MATRIX = 2  # dimensions
 _LARGEST = 1 << 32  # no width, length or count of any model comes near
 # Where families keep the language model's own configuration.
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config", "text_model_config")
@@ -41,26 +41,28 @@ class Shape:
     eager: bool = False
 
 
-def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The language model's part of a configuration, which may be all of it."""
     for name in _TEXT:
         inner = config.get(name)
         if isinstance(inner, Mapping):
-            return text_config(inner) if _TEXT[0] in inner else inner
+            return _text_config(inner) if _TEXT[0] in inner else inner
     return config
 
 
 def shape_of(checkpoint: CheckpointFacts) -> Shape:
     """Numbers of the language model."""
     outer = checkpoint.config
-    text = text_config(outer)
+    text = _text_config(outer)
     families = [kind for table in (outer, text) if isinstance(kind := table.get("model_type"), str)]
     layers = _number(text, "num_hidden_layers", "n_layer", "num_layers", "n_layers")
     shared = _number(text, "num_kv_shared_layers")
+    table = token_table(checkpoint)
     tied = outer.get("tie_word_embeddings", text.get("tie_word_embeddings"))
     return Shape(
         family=families[0] if families else "",
-        hidden=_number(text, "hidden_size", "n_embd", "d_model", "dim") or _width(checkpoint),
+        hidden=_number(text, "hidden_size", "n_embd", "d_model", "dim")
+        or (table.shape[1] if table else None),
         vocabulary=embedding_rows(checkpoint)[0],
         layers=layers,
         heads=_number(text, "num_attention_heads", "n_head", "num_heads"),
@@ -81,10 +83,3 @@ def _number(table: Mapping[str, Any], *names: str) -> int | None:
         if sane:
             return max(sane)
     return None
-
-
-def _width(checkpoint: CheckpointFacts) -> int | None:
-    """Columns of the token embeddings."""
-    name = embedding_rows(checkpoint)[1]
-    sides = next((h.shape for h in checkpoint.tensors if name and h.name == name), ())
-    return sides[1] if len(sides) == _MATRIX else None

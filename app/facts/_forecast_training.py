@@ -6,12 +6,12 @@ upper bounds what the plain, unfused way would hold; real runs lie between.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from app.facts._forecast_shape import Shape
 from app.facts._forecast_weights import Weight, width_of
 from app.facts.adapter import Asked
+from app.facts.memory_part import MemoryPart, PhaseT
 from app.plan import Plan
 from app.profiles import GIB
 
@@ -31,64 +31,37 @@ _MATRICES_OF_AN_EXPERT = 3  # gate, up and down
 _ROUNDED = 2  # pinned host memory comes in powers of two (torch's host allocator)
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Lower and upper bound of one thing, in bytes, and how it was computed."""
-
-    low: int
-    high: int
-    basis: str
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """Everything of a step, on the device but for `offloaded`, which is the host's."""
-
-    lora: Span
-    gradients: Span
-    optimizer: Span
-    checkpoints: Span
-    layer: Span
-    attention: Span
-    logits: Span
-    unpacked: Span
-    offloaded: Span
-
-
 def training(
     held: Sequence[Weight], shape: Shape, plan: Plan, tokens: int, room: int | None
-) -> Training | str:
+) -> tuple[MemoryPart, ...] | str:
     """For one sequence of `tokens`; a text where the numbers for it are not to be had.
 
     `room` is what the weights leave of the device's free memory, None where that is unknown.
     """
     width = width_of(plan.profile)
     layers = _by_layer(held)
-    n_layers = len(layers)
-    if shape.hidden is None or shape.vocabulary is None or not n_layers:
+    if shape.hidden is None or shape.vocabulary is None or not layers:
         return "neither config.json nor the weights say how wide the model is"
-    pairs = _pairs(held, plan)
     hidden = tokens * shape.hidden * shape.streams * width
-    kept, offloaded = _checkpoints(hidden, n_layers, plan, tokens)
-    each = [_layer(layer, shape, tokens, width) for layer in layers.values()]
-    lows, highs = [low for low, _ in each], [high for _, high in each]
-    if plan.request.use_gradient_checkpointing is False:
-        layer = Span(sum(lows), sum(highs), f"inputs and outputs of all {n_layers} layers")
-    else:
-        layer = Span(max(lows), max(highs), "inputs and outputs of one layer, computed again")
-    return Training(
-        lora=Span(_FLOAT * pairs[0], _FLOAT * pairs[1], f"rank {plan.request.lora_r}, float32"),
-        gradients=Span(_FLOAT * pairs[0], _FLOAT * pairs[1], "of the adapter, float32"),
-        optimizer=Span(
-            _STATES_LOW * pairs[0], _STATES_HIGH * pairs[1], "AdamW in 8 bits to float32"
-        ),
-        checkpoints=kept,
-        layer=layer,
-        attention=_attention(shape, plan, tokens, width, n_layers),
-        logits=_logits(shape.hidden, shape.vocabulary, tokens, width, room),
-        unpacked=_unpacked(held),
-        offloaded=offloaded,
+    return (
+        *_adapter(held, plan),
+        *_hidden_states(hidden, len(layers), plan, tokens),
+        _layers(layers.values(), shape, plan, tokens),
+        _attention(shape, plan, tokens, len(layers)),
+        _logits(shape.hidden, shape.vocabulary, tokens, width, room),
+        _unpacked(held),
     )
+
+
+def _adapter(held: Iterable[Weight], plan: Plan) -> Iterator[MemoryPart]:
+    """LoRA's matrices and what training keeps for each of their numbers."""
+    low, high = _pairs(held, plan)
+    rank = f"rank {plan.request.lora_r}, float32"
+    yield MemoryPart("LoRA", _FLOAT * low, _FLOAT * high, rank, phase="training")
+    own = "of the adapter, float32"
+    yield MemoryPart("gradients", _FLOAT * low, _FLOAT * high, own, phase="training")
+    states = "AdamW in 8 bits to float32"
+    yield MemoryPart("optimizer", _STATES_LOW * low, _STATES_HIGH * high, states, phase="training")
 
 
 def _by_layer(held: Iterable[Weight]) -> dict[int, list[Weight]]:
@@ -98,6 +71,21 @@ def _by_layer(held: Iterable[Weight]) -> dict[int, list[Weight]]:
         if weight.layer is not None and weight.sides is not None:
             layers.setdefault(weight.layer, []).append(weight)
     return layers
+
+
+def _backward(plan: Plan) -> PhaseT:
+    """When layers are held: without checkpointing they still are when the loss is computed."""
+    return "training" if plan.request.use_gradient_checkpointing is False else "backward"
+
+
+def _layers(layers: Collection[list[Weight]], shape: Shape, plan: Plan, tokens: int) -> MemoryPart:
+    """Of all layers at once, or of the largest, which checkpointing computes again."""
+    each = [_layer(layer, shape, tokens, width_of(plan.profile)) for layer in layers]
+    lows, highs = [low for low, _ in each], [high for _, high in each]
+    low, high, why = max(lows), max(highs), "inputs and outputs of one layer, computed again"
+    if plan.request.use_gradient_checkpointing is False:
+        low, high, why = sum(lows), sum(highs), f"inputs and outputs of all {len(each)} layers"
+    return MemoryPart("one layer", low, high, why, phase=_backward(plan))
 
 
 def _layer(held: list[Weight], shape: Shape, tokens: int, width: int) -> tuple[int, int]:
@@ -117,7 +105,9 @@ def _layer(held: list[Weight], shape: Shape, tokens: int, width: int) -> tuple[i
     return tokens * low * width, tokens * high
 
 
-def _checkpoints(hidden: int, n_layers: int, plan: Plan, tokens: int) -> tuple[Span, Span]:
+def _hidden_states(
+    hidden: int, n_layers: int, plan: Plan, tokens: int
+) -> tuple[MemoryPart, MemoryPart]:
     """Hidden states that are kept between the passes: on the device, and on the host.
 
     "unsloth" keeps two buffers of them and the last layer's on the device
@@ -125,37 +115,47 @@ def _checkpoints(hidden: int, n_layers: int, plan: Plan, tokens: int) -> tuple[S
     residual in float32 doubles them at most.
     """
     asked = plan.request.use_gradient_checkpointing
-    none = Span(0, 0, "nothing")
+    moved = 0, 0, "nothing"
     if asked is False:
-        return Span(0, 0, "no checkpointing: all layers are kept whole"), none
-    if asked is True or tokens < _OFFLOADED_FROM or not plan.profile.needs_gpu:
-        every = f"a hidden state for each of {n_layers} layers"
-        return Span(n_layers * hidden, 2 * n_layers * hidden, every), none
-    host = Span(
-        (n_layers - 1) * hidden,
-        _ROUNDED * n_layers * hidden,
-        f"hidden states of {n_layers} layers, moved off the device",
+        kept = 0, 0, "no checkpointing: all layers are kept whole"
+    elif asked is True or tokens < _OFFLOADED_FROM or not plan.profile.needs_gpu:
+        kept = (
+            n_layers * hidden,
+            2 * n_layers * hidden,
+            f"a hidden state for each of {n_layers} layers",
+        )
+    else:
+        kept = hidden, 2 * 3 * hidden, "buffers of the hidden states that are moved"
+        moved = (
+            (n_layers - 1) * hidden,
+            _ROUNDED * n_layers * hidden,
+            f"hidden states of {n_layers} layers, moved off the device",
+        )
+    return (
+        MemoryPart("hidden states", *kept, phase="training"),
+        MemoryPart("moved hidden states", *moved, "host", "training"),
     )
-    return Span(hidden, 2 * 3 * hidden, "buffers of the hidden states that are moved"), host
 
 
-def _attention(shape: Shape, plan: Plan, tokens: int, width: int, n_layers: int) -> Span:
+def _attention(shape: Shape, plan: Plan, tokens: int, n_layers: int) -> MemoryPart:
     """Scores of every pair of tokens, where attention is not fused.
 
     The least is a float32 softmax and its copy in the compute dtype; the most adds two forms of
     the scores before it and the gradients of all four. The CPU backend leaves the choice to
     transformers, which mostly fuses.
     """
+    name, phase, width = "attention scores", _backward(plan), width_of(plan.profile)
     if not shape.eager or shape.heads is None:
-        return Span(0, 0, "fused: no scores are kept")
+        return MemoryPart(name, 0, 0, "fused: no scores are kept", phase=phase)
     at_once = n_layers if plan.request.use_gradient_checkpointing is False else 1
     pairs = shape.heads * tokens * tokens * at_once
     low = _FLOAT + width if plan.profile.needs_gpu else 0
     high = 2 * _FLOAT + 4 * width
-    return Span(pairs * low, pairs * high, f"{shape.heads} heads, a score for each pair of tokens")
+    why = f"{shape.heads} heads, a score for each pair of tokens"
+    return MemoryPart(name, pairs * low, pairs * high, why, phase=phase)
 
 
-def _logits(hidden: int, vocabulary: int, tokens: int, width: int, room: int | None) -> Span:
+def _logits(hidden: int, vocabulary: int, tokens: int, width: int, room: int | None) -> MemoryPart:
     """The fused loss goes piece by piece: at the least one row and the gradient of its input.
 
     At the most it takes half of what it finds free, and no more than its cap.
@@ -164,13 +164,14 @@ def _logits(hidden: int, vocabulary: int, tokens: int, width: int, room: int | N
     least = min(whole, vocabulary * _BYTES_PER_LOGIT + tokens * hidden * width)
     budget = _FUSED_CAP if room is None else min(_FUSED_CAP, room // 2)
     why = f"{vocabulary} words, in pieces (at once it would be {whole / GIB:.1f} GiB)"
-    return Span(least, min(whole, max(least, budget)), why)
+    return MemoryPart("logits", least, min(whole, max(least, budget)), why, phase="loss")
 
 
-def _unpacked(held: Iterable[Weight]) -> Span:
+def _unpacked(held: Iterable[Weight]) -> MemoryPart:
     """A packed matrix is unpacked for its product; forward and backward may both hold one."""
     largest = max((weight.plain for weight in held if weight.packs), default=0)
-    return Span(largest, 2 * largest, "the largest packed weight, unpacked for its product")
+    why = "the largest packed weight, unpacked for its product"
+    return MemoryPart("unpacked weights", largest, 2 * largest, why, phase="training")
 
 
 def _pairs(held: Iterable[Weight], plan: Plan) -> tuple[int, int]:

@@ -70,8 +70,7 @@ class _Reader:
     """Knows what holds for all tensors of one checkpoint under one plan."""
 
     def __init__(self, checkpoint: CheckpointFacts, shape: Shape, plan: Plan) -> None:
-        self._tensors = checkpoint.tensors
-        self._states = checkpoint.quant.states
+        self._checkpoint = checkpoint
         self._packed = frozenset(checkpoint.packed)
         self._shape = shape
         self._width = width_of(plan.profile)
@@ -81,7 +80,7 @@ class _Reader:
 
     def read(self) -> Iterator[Weight]:
         scales: dict[str, int] = {}  # packed weight -> bytes beside it; most of a file's tensors
-        for header in self._tensors:
+        for header in self._checkpoint.tensors:
             base = self._base(header.name)
             if base is not None:
                 scales[base] = scales.get(base, 0) + self._companion(header)
@@ -121,12 +120,12 @@ class _Reader:
         """Scales and code tables; the state's JSON becomes an object, and one float of it stays."""
         if STATE not in header.name:
             return header.n_bytes
-        state = self._states.get(header.name)
+        state = self._checkpoint.quant.states.get(header.name)
         return _OFFSET if isinstance(state, Mapping) and "nested_offset" in state else 0
 
     def _stored_packed(self, header: TensorHeader, place: Place, layer: int | None) -> Weight:
         """As in the file; the CUDA path unpacks what is on its own skip list, towers above all."""
-        sides = self._unpacked_sides(header)
+        sides = self._sides(header)
         plain = (prod(sides) if sides else 2 * header.n_bytes) * self._width
         kept = place.certain or not self._on_gpu
         return Weight(
@@ -142,20 +141,16 @@ class _Reader:
             mapped=not self._on_gpu,
         )
 
-    def _unpacked_sides(self, header: TensorHeader) -> tuple[int, int] | None:
-        """By the quant state, unless it does not fit its weight."""
-        state = self._states.get(f"{header.name}{STATE}nf4")
-        said = state.get("shape") if isinstance(state, Mapping) else None
-        if not isinstance(said, list) or len(said) != _MATRIX:
+    def _sides(self, header: TensorHeader) -> tuple[int, int] | None:
+        """Of the matrix that is packed, unless its quant state does not fit it."""
+        shape = self._checkpoint.unpacked_shape(header)
+        if shape is None or len(shape) != _MATRIX or prod(shape) > 2 * header.n_bytes:
             return None
-        if not all(type(side) is int and 0 < side <= 2 * header.n_bytes for side in said):
-            return None
-        return (said[0], said[1]) if said[0] * said[1] <= 2 * header.n_bytes else None
+        return shape[0], shape[1]
 
     def _weight(self, header: TensorHeader, place: Place, layer: int | None) -> Weight:
         """Plain in the file: cast to the compute dtype, or packed while it is loaded."""
         n = prod(header.shape)
-        matrix = len(header.shape) == _MATRIX
         category = place.category
         if category == "norms" and len(header.shape) >= _MATRIX:
             category = "other weights"
@@ -163,8 +158,9 @@ class _Reader:
         packs = must = False
         if self._packing and header.dtype in _FLOATS:
             # Routed experts may end in one tensor, which is no Linear: either is possible.
-            must = matrix and place.certain and not place.routed
-            packs = must or place.routed or (self._on_gpu and _may_pack(header, category))
+            routed = place.projection.kind == "experts"
+            must = header.is_matrix and place.certain and not routed
+            packs = must or routed or (self._on_gpu and _may_pack(header, category))
             low = min(low, packed_bytes(n)) if packs else low
             high = packed_bytes(n) if must else high
         tied = category == "head" and self._shape.tied is not False
@@ -178,7 +174,7 @@ class _Reader:
             plain=plain,
             transit=plain if packs or (self._on_gpu and header.dtype != self._dtype) else 0,
             on_the_device=packs,
-            sides=(header.shape[0], header.shape[1]) if matrix and place.weight else None,
+            sides=(header.shape[0], header.shape[1]) if header.is_matrix and place.weight else None,
             layer=layer,
             packs=packs,
             mapped=not (self._on_gpu or packs) and header.n_bytes == high,
@@ -196,7 +192,7 @@ class _Reader:
 
 def _may_pack(header: TensorHeader, category: CategoryT) -> bool:
     """Any Linear may be; embeddings and heads never are."""
-    return len(header.shape) == _MATRIX and category not in ("embeddings", "head")
+    return header.is_matrix and category not in ("embeddings", "head")
 
 
 def packed_bytes(n: int) -> int:

@@ -1,4 +1,4 @@
-"""Facts of a board as NVML, the driver's management library, tells them. Standard library only.
+"""Facts of a board as NVML, the driver's management library, tells them.
 
 Everything that NVML may refuse is None then, and `unread` says with which of its error numbers.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from app.facts.driver_errors import NO_PERMISSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +82,14 @@ class NvmlFacts:
     """What NVML answered. `init_error` is the number that `call` returned before any board.
 
     It is 0 for success and None when no such call returned. `call`: the last one of nvmlInit,
-    nvmlDeviceGetCount and so on; with a `problem` the one that it hangs or died in. `library`: the
-    file that was loaded, empty when none was; `load_error`: why none could be. `problem`: why there
-    is no whole answer (deadline in seconds, signal); boards that were told before it are kept.
-    `start_errno` as in `app.facts.gpu.GpuFacts`. `n_devices` counts what NVML sees, which
-    CUDA_VISIBLE_DEVICES does not change. All empty, with `init_error` None: NVML was not asked,
-    because there is neither device file nor driver library.
+    nvmlDeviceGetCount and so on; with a `problem` the one that it hangs or died in. `load_error`:
+    why the library could not be loaded. `problem`: why there is no whole answer (deadline in
+    seconds, signal); boards that were told before it are kept. `start_errno` as in
+    `app.facts.gpu.GpuFacts`. `n_devices` counts what NVML sees, which CUDA_VISIBLE_DEVICES does not
+    change. All empty, with `init_error` None: NVML was not asked, because there is neither device
+    file nor driver library.
     """
 
-    library: str = ""
     load_error: str = ""
     problem: str = ""
     init_error: int | None = None
@@ -97,3 +98,8 @@ class NvmlFacts:
     n_devices: int | None = None
     boards: tuple[BoardFacts, ...] = ()
     start_errno: int = 0
+
+    @property
+    def own_boards(self) -> tuple[BoardFacts, ...]:
+        """Those that are not kept from this container, as other jobs' are on a shared node."""
+        return tuple(board for board in self.boards if board.handle_error != NO_PERMISSION)

@@ -1,4 +1,4 @@
-"""Words for the numbers and bits by which NVML describes a board. Standard library only."""
+"""The numbers and bits by which NVML describes a board, and words for them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ _REASONS = (
 HARDWARE_SLOWDOWNS = frozenset({"hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"})
 # nvml.h, NVML_COMPUTEMODE_*, the same as CUDA's CU_COMPUTEMODE_*.
 _MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")
+PROHIBITED = 2
 # nvml.h, NVML_GPU_FABRIC_STATE_*.
 _FABRIC = ("not_supported", "not_started", "in_progress", "completed")
+FABRIC_NOT_SUPPORTED, FABRIC_IN_PROGRESS, FABRIC_COMPLETED = 0, 2, 3
 
 
 def throttle_reasons(mask: int) -> tuple[str, ...]:
     """Names of the bits that are set; one that the header does not know by its number."""
-    named = [name for bit, name in _REASONS if mask & bit]
-    rest = mask & ~0x7FF
-    return (*named, hex(rest)) if rest else tuple(named)
+    named = tuple(name for bit, name in _REASONS if mask & bit)
+    rest = mask & ~sum(bit for bit, _ in _REASONS)
+    return (*named, hex(rest)) if rest else named
 
 
 def compute_mode_word(mode: int) -> str:

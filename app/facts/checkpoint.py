@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.facts.beside import Beside
-from app.facts.words import one_line
+from app.facts.families import Families
+from app.facts.pickles import PickledWeights
 
-# bitsandbytes' `QuantState.from_dict` (functional.py, 0.50): what a packed weight needs beside it.
+# Between a packed weight's name and the kind of its state (bitsandbytes 0.50, functional.py).
 STATE = ".quant_state.bitsandbytes__"
-_ITEMS = (".absmax", ".quant_map", f"{STATE}nf4")
-_NESTED = (".nested_absmax", ".nested_quant_map")
-
-# One of these sets is enough for a tokenizer (transformers' slow and fast formats).
-_TOKENIZERS = (
-    {"tokenizer.json"},
-    {"tokenizer.model"},
-    {"vocab.json", "merges.txt"},
-    {"vocab.txt"},
-    {"spiece.model"},
-    {"tekken.json"},
-    {"sentencepiece.bpe.model"},
-)
-# Names of token embeddings over the families (Llama, GPT-2, GPT-NeoX, Falcon and BLOOM).
-_EMBEDDINGS = tuple(
-    f"{name}.weight"
-    for name in (*("embed_tokens", "wte", "embed_in", "word_embeddings", "tok_embeddings"),)
-)
 _MATRIX = 2  # dimensions
-_PROCESSORS = frozenset({"processor_config.json", "preprocessor_config.json"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +29,16 @@ class TensorHeader:
     file: str
     begin: int = 0
 
+    @property
+    def is_matrix(self) -> bool:
+        """Two dimensions, as a Linear and an embedding have."""
+        return len(self.shape) == _MATRIX
+
+    @property
+    def is_integer(self) -> bool:
+        """Whole numbers: of a weight these are packed ones, and its shape is not the matrix's."""
+        return self.dtype.startswith(("U", "I"))
+
 
 @dataclass(frozen=True, slots=True)
 class QuantData:
@@ -59,9 +49,9 @@ class QuantData:
     weight) or empty. Of a table over 64 KiB only samples are read, and it is never `zero`.
     """
 
-    states: Mapping[str, Mapping[str, Any] | str] = field(default_factory=dict)
-    tables: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    scales: Mapping[str, str] = field(default_factory=dict)
+    states: dict[str, Mapping[str, Any] | str] = field(default_factory=dict)
+    tables: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    scales: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +91,14 @@ class CheckpointFacts:
     `model.safetensors.index.json` says (empty without one); `other_files` are the file names in
     the folder that are not weight files. `shards` are the files that a loader opens; weight files
     that it does not open are `spare_weights` and `pickles`, an index that it does not read is
-    `unused_index`. `broken_files`: name -> what it is instead, for small files. `errnos`: name ->
-    the system's number for what could not be read (`the index` too). `uid` is who read it.
+    `unused_index`. `pickled` are pickles that a loader would open for want of safetensors.
+    `broken_files`: name -> what it is instead, for small files. `broken_templates`: name -> why
+    Jinja cannot parse a chat template of it. `errnos`: name -> the system's number for what could
+    not be read (`the index` too). `families` is what the installed transformers knows, None where
+    it was not read. `generation` is the parsed `generation_config.json`, empty without one.
+    `nested` are folders in this one, or in the snapshots of a hub's cache, that hold a
+    `config.json`, looked for where this one has none. `adapter_base` is the model that an
+    `adapter_config.json` here names, "" without one. `uid` is who read it all.
     """
 
     folder: Path
@@ -115,13 +111,24 @@ class CheckpointFacts:
     other_files: tuple[str, ...] = ()
     spare_weights: tuple[str, ...] = ()
     pickles: tuple[str, ...] = ()
+    pickled: PickledWeights = field(default_factory=PickledWeights)
     unused_index: str = ""
     broken_files: Mapping[str, str] = field(default_factory=dict)
+    broken_templates: Mapping[str, str] = field(default_factory=dict)
     errnos: Mapping[str, int] = field(default_factory=dict)
-    quant: QuantData = QuantData()
-    tokens: TokenFacts = TokenFacts()
-    beside: Beside = field(default_factory=Beside)
+    quant: QuantData = field(default_factory=QuantData)
+    tokens: TokenFacts = field(default_factory=TokenFacts)
+    families: Families | None = None
+    generation: Mapping[str, Any] = field(default_factory=dict)
+    nested: tuple[str, ...] = ()
+    adapter_base: str = ""
     uid: int = 0
+
+    @property
+    def text_config(self) -> Mapping[str, Any]:
+        """The language model's part of `config`, which is all of it where there are no parts."""
+        found = self.config.get("text_config")
+        return found if isinstance(found, Mapping) else self.config
 
     @property
     def quantization_config(self) -> Mapping[str, Any] | None:
@@ -140,59 +147,12 @@ class CheckpointFacts:
         }
         return tuple(header.name for header in self.tensors if header.name in marked)
 
-
-def missing_from_files(facts: CheckpointFacts) -> list[str]:
-    """Tensors that the index promises and that their file, itself intact, does not hold."""
-    held = {(header.name, header.file) for header in facts.tensors}
-    broken = {shard.name for shard in facts.shards if shard.problem}
-    return [n for n, file in facts.index.items() if (n, file) not in held and file not in broken]
-
-
-def tokenizer_problems(facts: CheckpointFacts) -> tuple[bool, list[str]]:
-    """Whether a tokenizer can be made, and what besides it is expected and not there."""
-    names = set(facts.other_files)
-    lacking = [] if "tokenizer_config.json" in names else ["tokenizer_config.json"]
-    parts = [part for part in ("vision_config", "audio_config") if facts.config.get(part)]
-    if parts and not names & _PROCESSORS:
-        lacking.append(f"processor_config.json (the model has a {parts[0]})")
-    return any(files <= names for files in _TOKENIZERS), lacking
-
-
-def incomplete_packing(facts: CheckpointFacts, *, nested: bool) -> list[str]:
-    """Packed weights with what each lacks; bytes under a weight's name count as packed."""
-    by_name = {header.name: header for header in facts.tensors}
-    states: Counter[str] = Counter()
-    for name in by_name:
-        base, mark, _ = name.partition(STATE)
-        states[base] += bool(mark)
-    packed = {name for name, n in states.items() if n}
-    packed |= {n for n, h in by_name.items() if h.dtype == "U8" and n.endswith(".weight")}
-    offenders: list[str] = []
-    for base in sorted(packed):
-        needs = (*_ITEMS, *(_NESTED if nested or f"{base}.nested_absmax" in by_name else ()))
-        lacks = [item.strip(".") for item in needs if base + item not in by_name]
-        lacks += ["the weight itself"] if base not in by_name else []
-        if states[base] > 1:
-            lacks.append(f"one state only (it has {states[base]})")
-        if lacks:
-            offenders.append(f"{one_line(base)} lacks {', '.join(lacks)}")
-    return offenders
-
-
-def embedding_rows(facts: CheckpointFacts) -> tuple[int | None, str]:
-    """How many ids the model takes, and who says so: the weights, else the configuration."""
-    sizes = {
-        header.shape[0]: header.name
-        for header in facts.tensors
-        if header.name.endswith(_EMBEDDINGS) and len(header.shape) == _MATRIX
-        if not header.dtype.startswith(("U", "I"))  # a packed one has other sides
-    }
-    if sizes:
-        # Towers have smaller ones of their own.
-        return max(sizes), one_line(sizes[max(sizes)])
-    text = facts.config.get("text_config")
-    for where, table in (("text_config.", text), ("", facts.config)):
-        number = table.get("vocab_size") if isinstance(table, Mapping) else None
-        if type(number) is int and number > 0:
-            return number, f"config.json: {where}vocab_size"
-    return None, ""
+    def unpacked_shape(self, header: TensorHeader) -> tuple[int, ...] | None:
+        """Of a packed weight as its quant state says, None where nothing says it."""
+        if not header.is_integer:
+            return header.shape
+        state = self.quant.states.get(f"{header.name}{STATE}nf4")
+        shape = state.get("shape") if isinstance(state, Mapping) else None
+        if not isinstance(shape, list) or not all(type(side) is int and side > 0 for side in shape):
+            return None
+        return tuple(shape)

@@ -30,11 +30,12 @@ NETWORK = frozenset(
     )
 )
 # This account may not, on any node that mounts it like this.
-_RIGHTS = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
+RIGHTS = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
+FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
 def fault_of(number: int | None) -> Fault | None:
     """Of a disk, of this account's rights, or None: the number tells nothing of the kind."""
     if number in _DISK:
         return Fault.READ_ERROR
-    return Fault.CONFIG if number in _RIGHTS else None
+    return Fault.CONFIG if number in RIGHTS else None

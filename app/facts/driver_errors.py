@@ -7,36 +7,36 @@ fault, and the number is told.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.facts._cuda_errors import (
     BUG,
-    COMPAT_REFUSED,
     CUDA,
     DRAIN,
     FULL,
     MISMATCH,
-    NO_DEVICE,
     NODE,
-    NOT_READY,
     OLD,
-    REQUEST,
     RIGHTS,
     UTILITY,
     Meaning,
 )
 from app.outcome import Fault
 
-__all__ = ["COMPAT_REFUSED", "NOT_READY", "NO_DEVICE", "REQUEST"]
 TAKE_OTHER, DRAIN_IT, REBOOT_IT = NODE.step, DRAIN.step, MISMATCH.step
 
-# NVML's numbers that judges ask for by name.
+# CUDA's numbers that are asked for by name.
+NO_DEVICE, INVALID_DEVICE, COMPAT_REFUSED = 100, 101, 804
+FABRIC_NOT_READY = frozenset({802, 919})
+# Kernel module and library differ: whoever brought the library is at fault.
+CUDA_MISMATCHES = frozenset({302, 303, 803})
+REQUEST = CUDA[NO_DEVICE][1].step
+
+# NVML's.
 NOT_SUPPORTED, NO_PERMISSION, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 3, 4, 12, 13
 GPU_IS_LOST, RESET_REQUIRED, NVML_MISMATCH = 15, 16, 18
 # Of a handle: the device is there and broken, not merely kept from us.
 GONE = frozenset({8, 11, 14, GPU_IS_LOST, RESET_REQUIRED, 28})
-# Kernel module and library differ: whoever brought the library is at fault.
-CUDA_MISMATCHES = frozenset({302, 303, 803})
 
 # nvml.h, NVML_ERROR_*.
 NVML: dict[int, tuple[str, Meaning]] = {
@@ -86,8 +86,17 @@ class DriverError:
 
     number: int
     name: str
-    fault: Fault
-    step: str
+    meaning: Meaning
+
+    @property
+    def fault(self) -> Fault:
+        """Who has to act."""
+        return self.meaning.fault
+
+    @property
+    def step(self) -> str:
+        """What the person with the job can do."""
+        return self.meaning.step
 
     @property
     def told(self) -> str:
@@ -97,8 +106,7 @@ class DriverError:
 
 def cuda_error(number: int) -> DriverError:
     """What a call of CUDA, the driver's or the runtime's, says with this number."""
-    name, meaning = CUDA.get(number, ("(an unknown error of CUDA)", NODE))
-    return DriverError(number, name, meaning.fault, meaning.step)
+    return DriverError(number, *CUDA.get(number, ("(an unknown error of CUDA)", NODE)))
 
 
 def start_error(number: int) -> DriverError:
@@ -107,13 +115,10 @@ def start_error(number: int) -> DriverError:
     Those calls are the same everywhere and right: a number that speaks of a wrong call is then the
     node's doing.
     """
-    name, meaning = CUDA.get(number, ("(an unknown error of CUDA)", NODE))
-    if meaning is BUG:
-        meaning = NODE
-    return DriverError(number, name, meaning.fault, meaning.step)
+    error = cuda_error(number)
+    return replace(error, meaning=NODE) if error.meaning is BUG else error
 
 
 def nvml_error(number: int) -> DriverError:
     """What a call of NVML says with this number."""
-    name, meaning = NVML.get(number, ("(an unknown error of NVML)", NODE))
-    return DriverError(number, name, meaning.fault, meaning.step)
+    return DriverError(number, *NVML.get(number, ("(an unknown error of NVML)", NODE)))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from app.facts._forecast_parts import MemoryPart, Need, PhaseT, PlaceT
+from app.facts._forecast_parts import Need
 from app.facts._forecast_shape import shape_of
 from app.facts._forecast_weights import weights
 from app.facts.checkpoint import CheckpointFacts
-from app.facts.gpu import DeviceFacts, GpuFacts
+from app.facts.gpu import GpuFacts
 from app.facts.host import MemoryFacts
+from app.facts.memory_part import MemoryPart, PhaseT, PlaceT
 from app.plan import Plan
 
 __all__ = ["ForecastFacts", "MemoryPart", "PlaceT", "Pool", "make_forecast"]
@@ -89,7 +90,14 @@ def make_forecast(
     need = Need(held, shape, plan, device.free_bytes)
     tokens = plan.request.max_seq_length
     parts, problem = need.parts(tokens)
-    found = ForecastFacts("", parts, device, host, on_host, tokens, None, problem)
+    found = ForecastFacts(
+        parts=parts,
+        device=device,
+        host=host,
+        device_is_host=on_host,
+        tokens=tokens,
+        no_training=problem,
+    )
     if problem or device.free_bytes is None or found.high("device") <= device.free_bytes:
         return found
     return replace(found, fitting_tokens=_fitting(need, tokens, device.free_bytes))
@@ -128,14 +136,6 @@ def _device_pool(gpu: GpuFacts | None) -> Pool:
         return Pool("the device", problem="no single device was found to compare with")
     device = gpu.devices[0]
     problem = "" if device.free_bytes is not None else "the driver did not tell how much is free"
-    holders = _holders(gpu, device)
+    users = gpu.users_of(device)
+    holders = tuple(f"process {u.pid}" + (f" ({u.name})" if u.name else "") for u in users)
     return Pool(device.name, device.total_bytes, device.free_bytes, problem, holders=holders)
-
-
-def _holders(gpu: GpuFacts, device: DeviceFacts) -> tuple[str, ...]:
-    """Processes on the same board, the largest first; a container mostly sees no names."""
-    board = gpu.board_of(device)
-    found = sorted(
-        (board.processes if board else None) or (), key=lambda each: -(each.used_bytes or 0)
-    )
-    return tuple(f"process {each.pid}" + (f" ({each.name})" if each.name else "") for each in found)

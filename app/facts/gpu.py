@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
-from app.facts.board import BoardFacts, NvmlFacts
+from app.facts.board import BoardFacts, GpuProcess, NvmlFacts
+
+# As `LibraryFile` explains them.
+LibraryKind = Literal["driver", "stub", "compat", "image", "empty", "broken"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ class LibraryFile:
 
     name: str
     path: str
-    kind: str = "driver"
+    kind: LibraryKind = "driver"
     version: str = ""
     fits: bool | None = None
     of_node: bool = False
@@ -65,9 +69,10 @@ class GpuFacts:
     seconds, signal, garbage); `call` is then the one that it hangs or died in. `start_errno`: the
     number of why that child could not start at all, 0 where it did. `libraries`: the driver's
     libraries as they lie on the loader's path, one of each name, none of a name that is missing.
-    `asked`: variables by which a launcher grants devices (NVIDIA_VISIBLE_DEVICES, SLURM_JOB_GPUS,
-    ...). `architectures` are those of torch's wheel (`sm_90`), empty where unknown or where no
-    device was found, and `architectures_source` who says so.
+    `asked`: variables by which devices are granted (NVIDIA_VISIBLE_DEVICES, SLURM_JOB_GPUS,
+    CUDA_VISIBLE_DEVICES, ...), those that are set. `architectures` are those of torch's wheel
+    (`sm_90`), empty where unknown or where no device was found, and `architectures_source` who
+    says so. `waited_s`: for a driver that was not ready (802), 0 where it was at once.
     """
 
     device_files: tuple[str, ...] = ()
@@ -79,9 +84,8 @@ class GpuFacts:
     devices: tuple[DeviceFacts, ...] = ()
     cuda_version: int | None = None
     driver: str = ""
-    visible: str | None = None  # CUDA_VISIBLE_DEVICES as inherited
     probe_problem: str = ""
-    waited_s: float = 0.0  # for a driver that was not ready (802); 0 where it was at once
+    waited_s: float = 0.0
     nvml: NvmlFacts = field(default_factory=NvmlFacts)
     libraries: tuple[LibraryFile, ...] = ()
     asked: Mapping[str, str] = field(default_factory=dict)
@@ -97,13 +101,26 @@ class GpuFacts:
                 return board
         return next((b for b in self.nvml.boards if b.pci and b.pci == device.pci), None)
 
+    def users_of(self, device: DeviceFacts) -> tuple[GpuProcess, ...]:
+        """Other processes on a device, the largest first; in a container often none is seen.
+
+        None of a slice: its board's may be another slice's.
+        """
+        board = None if device.mig else self.board_of(device)
+        found = (board.processes if board else None) or ()
+        return tuple(sorted(found, key=lambda each: each.used_bytes or 0, reverse=True))
+
     @property
-    def driver_major(self) -> int | None:
-        """Major version of the kernel module's driver, None when it was not read."""
-        major = self.driver.partition(".")[0]
-        return int(major) if major.isdigit() else None
+    def visible(self) -> str | None:
+        """CUDA_VISIBLE_DEVICES as inherited, None where it is not set."""
+        return self.asked.get("CUDA_VISIBLE_DEVICES")
 
     @property
     def looked(self) -> bool:
         """Whether the driver answered every call up to the devices' attributes."""
         return self.init_error == 0 and not self.probe_problem and not self.load_error
+
+
+def cuda_release(version: int) -> str:
+    """`13.0` for 13000, as cuDriverGetVersion counts."""
+    return f"{version // 1000}.{version % 1000 // 10}"

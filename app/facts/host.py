@@ -21,7 +21,6 @@ from app.facts.surroundings import Surroundings
 from app.facts.toolchain import ToolchainFacts
 from app.profiles import GIB, Profile
 
-_TRUE = frozenset({"1", "ON", "YES", "TRUE"})  # as the hub's client reads a switch
 # Unsloth's 4-bit Gemma 3n E2B is about 8 GB, and the hub writes a shard before it names it.
 ROOM_FOR_MODEL = 12 * GIB
 
@@ -33,6 +32,8 @@ class Folder:
     purpose: str
     path: str
     variable: str
+    empty: bool = False  # the variable is set, to nothing
+    made: bool = True  # by whoever writes there, where it is missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +71,12 @@ def cache_folders(environ: Mapping[str, str], profile: Profile) -> CacheFolders:
     leaves a literal `~`, as in Python's `expanduser`.
     """
     home_cache = expand("~/.cache", environ)
-    hf_home = environ.get(
-        "HF_HOME", _join(environ.get("XDG_CACHE_HOME", home_cache), "huggingface")
-    )
-    hf_home = expand(hf_home, environ)
-    hub_variable = next(
-        (name for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE") if name in environ), "HF_HOME"
-    )
-    hub = environ.get(hub_variable, "") if hub_variable != "HF_HOME" else _join(hf_home, "hub")
-    # An empty variable counts as unset here, as the XDG specification wants; an empty HF_HOME or
-    # HF_HUB_CACHE does not, because huggingface_hub takes it for a relative path.
+    # An empty variable counts as unset for the root, as the XDG specification wants; to
+    # huggingface_hub each of its own is a relative path.
     root = _join(environ.get("XDG_CACHE_HOME") or home_cache, "bootguard")
     own = _join(root, profile.name)
     return CacheFolders(
-        hub=Folder("Hugging Face cache", expand(hub, environ), hub_variable),
+        hub=_hub(environ, home_cache),
         root=Folder("bootguard's cache", root, "XDG_CACHE_HOME"),
         unsloth=_own(
             environ, "UNSLOTH_COMPILE_LOCATION", "Unsloth's generated code", own, "unsloth"
@@ -91,6 +84,20 @@ def cache_folders(environ: Mapping[str, str], profile: Profile) -> CacheFolders:
         triton=_own(environ, "TRITON_CACHE_DIR", "Triton's kernels", own, "triton"),
         inductor=_own(environ, "TORCHINDUCTOR_CACHE_DIR", "Inductor's code", own, "inductor"),
         temporary=_temporary(environ),
+    )
+
+
+def _hub(environ: Mapping[str, str], home_cache: str) -> Folder:
+    """The first variable that is set decides; with none XDG_CACHE_HOME would move it."""
+    names = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")
+    variable = next((name for name in names if name in environ), names[-1])
+    path = environ.get(variable, home_cache)
+    if variable == "XDG_CACHE_HOME":
+        path = _join(path, "huggingface")
+    if not variable.endswith("HUB_CACHE"):
+        path = _join(expand(path, environ), "hub")
+    return Folder(
+        "Hugging Face cache", expand(path, environ), variable, empty=environ.get(variable) == ""
     )
 
 
@@ -104,23 +111,22 @@ def _join(folder: str, name: str) -> str:
 
 
 def _temporary(environ: Mapping[str, str]) -> Folder:
-    """The first candidate of Python's `tempfile`; that it silently tries others is the trap."""
-    for variable in ("TMPDIR", "TEMP", "TMP"):
-        if environ.get(variable):
-            return Folder("temporary files", environ[variable], variable)
-    return Folder("temporary files", "/tmp", "TMPDIR")  # noqa: S108 - the libraries' default
+    """The first candidate of Python's `tempfile`; that it silently tries others is the trap.
+
+    No program makes a missing one: what is misspelt is to be seen, and not to be a new folder.
+    """
+    named = next((name for name in ("TMPDIR", "TEMP", "TMP") if environ.get(name)), "TMPDIR")
+    path = environ.get(named) or "/tmp"  # noqa: S108 - the libraries' default
+    return Folder("temporary files", path, named, made=False)
 
 
 def expand(path: str, environ: Mapping[str, str]) -> str:
     """`os.path.expandvars(os.path.expanduser(path))` over a mapping instead of this process."""
     head, slash, rest = path.partition("/")
-    if head == "~":
-        home = environ.get("HOME")
-        if home is None:
-            home = account_home(os.getuid()) or "~"
-        path = (home.rstrip("/") + slash + rest) or "/"
-    elif head.startswith("~"):
-        home = _home_of(head[1:])
+    if head.startswith("~"):
+        home = environ.get("HOME") if head == "~" else _home_of(head[1:])
+        if home is None and head == "~":
+            home = account_home(os.getuid())
         path = path if home is None else (home.rstrip("/") + slash + rest) or "/"
     return re.sub(
         r"\$(?:(\w+)|\{([^}]*)\})",
@@ -208,9 +214,11 @@ class ModelAt(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """The node and the account, and the job's target as its files show it, where one is asked."""
+    """The node and the account, and the job's target as its files show it, where one is asked.
 
-    hostname: str
+    `working_folder_errno` says why the working folder has no path, None where it has one.
+    """
+
     account: AccountFacts
     limits: LimitFacts
     clock: ClockFacts
@@ -221,9 +229,10 @@ class HostFacts:
     shared_memory: SharedMemoryFacts = field(default_factory=SharedMemoryFacts)
     surroundings: Surroundings = field(default_factory=Surroundings)
     job: JobTargetFacts | None = None
-    toolchain: ToolchainFacts | None = None
+    toolchain: ToolchainFacts = field(default_factory=lambda: ToolchainFacts("it was not tried"))
     packages: PackagesFacts | None = None
     model_at: ModelAt = ModelAt.UNTOLD
+    working_folder_errno: int | None = None
 
     @property
     def hub(self) -> FolderFacts:
@@ -241,12 +250,3 @@ class HostFacts:
             or bool(self.hub.problem)
             or (room is not None and room < ROOM_FOR_MODEL)
         )
-
-
-def offline_variable(environ: Mapping[str, str]) -> str | None:
-    """The first variable that forbids the network, None when none does.
-
-    The hub's client reads these; any of them means all of them to Unsloth.
-    """
-    names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
-    return next((name for name in names if environ.get(name, "").upper() in _TRUE), None)

@@ -15,9 +15,11 @@ from functools import lru_cache
 from app.facts.adapter import ComponentT, KindT
 
 _NUMBER = re.compile(r"\.\d+(?=\.)")
+# A layer of a stack, by the names of stacks over the families; the first number of a path counts.
+LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d{1,6})\.")
 # Words are the parts of a path segment between underscores: `vision_tower` has vision and tower.
 _AUDIO_WORDS = frozenset({"audio", "speech", "sound"})
-_VISION_WORDS = frozenset({"vision", "visual", "image", "img", "vit", "siglip", "clip"})
+VISION_WORDS = frozenset({"vision", "visual", "image", "img", "vit", "siglip", "clip"})
 _LANGUAGE_WORDS = frozenset({"language", "text", "llm"})
 # Joints between a tower and the language model. `embed_audio` is audio: audio is decided first.
 _PROJECTOR_WORDS = frozenset(
@@ -73,7 +75,7 @@ def _component(name: str) -> ComponentT:
         found = "audio"
     elif _is_projector(parents, leaf):
         found = "projector"
-    elif words & _VISION_WORDS:
+    elif words & VISION_WORDS:
         found = "vision"
     else:
         found = "language" if words & _LANGUAGE_WORDS or in_stack(name) else "other"

@@ -8,15 +8,15 @@ transformers renames or splits) is left open: `unsure` names it, and nothing is 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 
 from app.facts import layers
 from app.facts.adapter import Asked, ComponentT, KindT, Projection
-from app.facts.checkpoint import STATE, CheckpointFacts, TensorHeader
+from app.facts.checkpoint import CheckpointFacts, TensorHeader
 
-_MATRIX, _FUSED = 2, 3  # dimensions of a Linear's weight, and of routed experts in one tensor
+_FUSED = 3  # dimensions of routed experts in one tensor
 _WEIGHT = ".weight"
 # Leaves that are no Linear: norms per head (Cohere), embeddings, tables of positions.
 # Gemma's `embedding_projection` and `embed_vision` are none of them.
@@ -24,20 +24,19 @@ _NO_LINEAR = re.compile(
     r"norm|conv|rotary|bias|^ln_|position|embed(?:ding)?s?$|embed_tokens|^w[tp]e$"
 )
 # Families whose projections are Conv1D, which only bitsandbytes turns into a Linear.
-_CONV1D = frozenset(("gpt2", "gpt-sw3", "openai-gpt", "imagegpt", "decision_transformer"))
+_CONV1D = ("gpt2", "gpt-sw3", "openai-gpt", "imagegpt", "decision_transformer")
 _KEYS_AND_VALUES = frozenset(("k_proj", "v_proj"))
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What could carry a pair. `features` are a projection's inputs and outputs where known.
+    """What could carry a pair.
 
     `unsure` are matrices of numbered layers of which the name does not tell the kind.
     `problem` says why nothing can be told of this file, empty where something can.
     """
 
     projections: tuple[Projection, ...] = ()
-    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     unsure: tuple[Projection, ...] = ()
     problem: str = ""
 
@@ -59,16 +58,14 @@ def find_targets(checkpoint: CheckpointFacts, *, load_in_4bit: bool) -> Targets:
     if not checkpoint.tensors or any(shard.problem for shard in checkpoint.shards):
         return Targets(problem="the headers of the weights could not be read")
     kind = checkpoint.config.get("model_type")
-    if kind in tuple(_CONV1D) and not load_in_4bit:
+    if kind in _CONV1D and not load_in_4bit:
         return Targets(problem=f"{kind} keeps its projections in modules that are no Linear")
-    families = checkpoint.beside.families
-    reader = _Reader(checkpoint, fuses=families is None or families.fuses)
-    found = list(reader.read())
+    families = checkpoint.families
+    found = list(_Reader(checkpoint, fuses=families is None or families.fuses).read())
     if not any(each.component == "language" for each in found):
         return Targets(problem="no layer of a language model is known by its name in the weights")
     return Targets(
         projections=tuple(each for each in found if not _unsure(each)),
-        features=reader.features,
         unsure=tuple(each for each in found if _unsure(each)),
     )
 
@@ -98,7 +95,6 @@ class _Reader:
             name.partition(".experts.")[0] for name in self._names() if ".experts." in name
         }
         self._first_shared = _first_shared(checkpoint) if fuses else None
-        self.features: dict[str, tuple[int, int]] = {}
 
     def _names(self) -> Iterator[str]:
         return (header.name for header in self._checkpoint.tensors)
@@ -114,7 +110,7 @@ class _Reader:
             if self._is_block(name, linear=linear):
                 blocks[_block(name)] = None
             elif linear and self._is_built(name):
-                yield self._projection(name, header)
+                yield self._projection(name, packed=header.name in self._packed)
         for name in blocks:
             component, kind = layers.component(name), layers.kind(name)
             yield Projection(name, component, kind, layers.in_stack(name), fused=True)
@@ -130,38 +126,23 @@ class _Reader:
         return inside and layers.kind(name) == "experts"
 
     def _is_linear(self, header: TensorHeader) -> bool:
-        if not header.name.endswith(_WEIGHT) or len(header.shape) != _MATRIX:
+        if not header.name.endswith(_WEIGHT) or not header.is_matrix:
             return False
         return _may_be_linear(header.name.removesuffix(_WEIGHT).rpartition(".")[2])
 
     def _is_built(self, name: str) -> bool:
         """transformers 5 builds no k and v on the layers that share another layer's."""
-        parts = name.split(".")
-        if self._first_shared is None or not _KEYS_AND_VALUES & set(parts):
+        if self._first_shared is None or _KEYS_AND_VALUES.isdisjoint(name.split(".")):
             return True
-        if layers.component(name) != "language":
+        layer = layers.LAYER.search(name)
+        if layer is None or layers.component(name) != "language":
             return True
-        numbers = [int(part) for part in parts if part.isdecimal() and len(part) < 6]  # noqa: PLR2004
-        return not numbers or numbers[0] < self._first_shared
+        return int(layer[1]) < self._first_shared
 
-    def _projection(self, name: str, header: TensorHeader) -> Projection:
-        packed = header.name in self._packed
-        sides = self._sides(header, packed=packed)
-        if sides is not None:
-            self.features[name] = (sides[1], sides[0])
+    def _projection(self, name: str, *, packed: bool) -> Projection:
         beside = name.rpartition(".")[0] in self._beside_experts
         component, kind, in_stack = _place(layers.unnumbered(name), beside_experts=beside)
         return Projection(name, component, kind, in_stack, packed=packed)
-
-    def _sides(self, header: TensorHeader, *, packed: bool) -> tuple[int, ...] | None:
-        """A packed weight's own shape stands in its quant state."""
-        if not packed:
-            return header.shape
-        state = self._checkpoint.quant.states.get(f"{header.name}{STATE}nf4")
-        shape = state.get("shape") if isinstance(state, Mapping) else None
-        if not isinstance(shape, list) or len(shape) != _MATRIX:
-            return None
-        return tuple(shape) if all(type(side) is int and side > 0 for side in shape) else None
 
 
 def _unsure(each: Projection) -> bool:
@@ -178,8 +159,7 @@ def _block(name: str) -> str:
 
 def _first_shared(checkpoint: CheckpointFacts) -> int | None:
     """The first layer that shares keys and values of an earlier one (Gemma 3n and 4)."""
-    text = checkpoint.config.get("text_config")
-    table = text if isinstance(text, Mapping) else checkpoint.config
+    table = checkpoint.text_config
     n_layers, shared = table.get("num_hidden_layers"), table.get("num_kv_shared_layers")
     if type(n_layers) is int and type(shared) is int and 0 < shared < n_layers:
         return n_layers - shared

@@ -12,20 +12,38 @@ from dataclasses import dataclass
 _LEAST_TASKS = 5
 
 
+# What the levels of x86-64 add, by the kernel's names in /proc/cpuinfo (System V ABI for x86-64).
+LEVELS: tuple[frozenset[str], ...] = (
+    frozenset(("cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3")),
+    frozenset(("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave")),
+    frozenset(("avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
     """The machine and its kernel, and how this process is confined. Empty is what was not read.
 
-    `seccomp` is 0, 1 or 2 as in /proc/self/status: off, strict, filtered.
+    `processor` is the model's name; `flags` are those of LEVELS that it has, None where they were
+    not read. `seccomp` is 0, 1 or 2 as in /proc/self/status: off, strict, filtered.
     """
 
     machine: str = ""  # as in `uname -m`
     kernel: str = ""  # as in `uname -r`
     glibc: str = ""  # as in "2.36"; empty where the C library is another one
     container: str = ""  # docker, podman, kubernetes, singularity, ...
+    processor: str = ""
+    flags: frozenset[str] | None = None
     seccomp: int | None = None
     no_new_privileges: bool | None = None
     umask: int | None = None
+
+    @property
+    def x86_64_level(self) -> int | None:
+        """3 for a processor of x86-64-v3; None where the flags were not read."""
+        if self.flags is None:
+            return None
+        return 1 + next((n for n, level in enumerate(LEVELS) if level - self.flags), len(LEVELS))
 
 
 @dataclass(frozen=True, slots=True)

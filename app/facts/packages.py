@@ -77,6 +77,14 @@ class TorchBuild:
 
 
 @dataclass(frozen=True, slots=True)
+class XformersBuild:
+    """The version of torch that xFormers was built for, and the devices it has kernels for."""
+
+    torch: str
+    architectures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class BitsandbytesFacts:
     """The native library that bitsandbytes would load for torch's CUDA, by its own rule (0.50).
 
@@ -128,6 +136,7 @@ class PackagesFacts:
     torch: TorchBuild | None = None
     torch_architectures: tuple[str, ...] = ()
     bitsandbytes: BitsandbytesFacts | None = None
+    xformers: XformersBuild | None = None
     native: tuple[NativeFacts, ...] = ()
     glibc: str = ""
     libstdcxx: str = ""

@@ -28,12 +28,10 @@ class PickledWeights:
     """The pickles that a loader would open where there are no safetensors.
 
     `index` maps tensor to file as `pytorch_model.bin.index.json` says, empty without one.
-    `errnos`: name -> the system's number for what could not be read. `not_in_file`: tensors that
-    the index promises and their file lacks.
+    `errnos`: name -> the system's number for what could not be read.
     """
 
     files: tuple[PickledFile, ...] = ()
     index: Mapping[str, str] = field(default_factory=dict)
     index_problem: str = ""
     errnos: Mapping[str, int] = field(default_factory=dict)
-    not_in_file: tuple[str, ...] = ()

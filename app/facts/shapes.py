@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.facts.checkpoint import CheckpointFacts, TensorHeader
-from app.facts.layers import component
+from app.facts.layers import LAYER, component
+from app.facts.words import one_line
 
-# The first number of a path is the layer; names of the stacks over the families.
-_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d{1,5})\.")
-_EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte|embed_in|word_embeddings)\.weight\Z")
+# Token embeddings over the families: Llama, GPT-2, GPT-NeoX, Falcon and BLOOM, InternLM.
+_EMBEDDINGS = tuple(
+    f".{name}.weight"
+    for name in ("embed_tokens", "wte", "embed_in", "word_embeddings", "tok_embeddings")
+)
 _COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _HIDDEN = ("hidden_size", "n_embd", "d_model")
 # Keys that say that embeddings have a size of their own, or that layers have more than a number.
@@ -27,7 +30,6 @@ _UNLIKE = re.compile(
 _SAME = frozenset((*_COUNTS, "max_window_layers", "layer_types", "sliding_window_pattern"))
 _KINDS = "layer_types"  # one kind a layer
 _PAIR = 2  # layers of which each can tell what the other lacks
-_MATRIX = 2  # dimensions
 # Rows that a class adds by itself (Mllama 8 for images, Moshi 1).
 EXTRA_ROWS = 8
 
@@ -90,18 +92,11 @@ class Embeddings:
     problems: tuple[str, ...] = ()
 
 
-def text_tables(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def text_tables(facts: CheckpointFacts) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The configuration, and that of its text model where it has one, each with its place."""
-    yield "", config
-    text = config.get("text_config")
-    if isinstance(text, Mapping):
-        yield "text_config.", text
-
-
-def text_table(facts: CheckpointFacts) -> Mapping[str, Any]:
-    """Of a model with parts only the text model's own part counts."""
-    text = facts.config.get("text_config")
-    return text if isinstance(text, Mapping) else facts.config
+    yield "", facts.config
+    if facts.text_config is not facts.config:
+        yield "text_config.", facts.text_config
 
 
 def hidden_size(table: Mapping[str, Any]) -> int | None:
@@ -111,12 +106,12 @@ def hidden_size(table: Mapping[str, Any]) -> int | None:
 
 def in_layer(name: str) -> bool:
     """Whether a tensor belongs to a numbered layer."""
-    return _LAYER.search(name) is not None
+    return LAYER.search(name) is not None
 
 
 def language_layers(facts: CheckpointFacts) -> Layers | None:
     """The stack of numbered layers of the language model; None where none is known for sure."""
-    wanted = _number(text_table(facts), _COUNTS)
+    wanted = _number(facts.text_config, _COUNTS)
     if wanted is None or facts.config.get("is_encoder_decoder") is True:
         return None
     stacks: defaultdict[str, defaultdict[int, dict[str, TensorHeader]]] = defaultdict(
@@ -124,7 +119,7 @@ def language_layers(facts: CheckpointFacts) -> Layers | None:
     )
     for header in facts.tensors:
         # Every layer has a weight, and what stands beside packed ones would only cost time.
-        found = _LAYER.search(header.name) if header.name.endswith(".weight") else None
+        found = LAYER.search(header.name) if header.name.endswith(".weight") else None
         if found and component(header.name) == "language":
             stack = header.name[: found.start(1) - 1]
             stacks[stack][int(found[1])][header.name[found.end() :]] = header
@@ -138,7 +133,7 @@ def language_layers(facts: CheckpointFacts) -> Layers | None:
 
 def language_stack(facts: CheckpointFacts, layers: Layers) -> Stack:
     """How these layers agree with what the configuration says of them."""
-    table, held = text_table(facts), layers.held
+    table, held = facts.text_config, layers.held
     wanted = _number(table, _COUNTS) or 0
     n_held = max(held) + 1
     alike = not any(_UNLIKE.search(key) for key in table if key not in _SAME)
@@ -184,20 +179,41 @@ def _is_norm(weight: str) -> bool:
     return "norm" in weight or "ln" in weight
 
 
+def _token_tables(facts: CheckpointFacts) -> Iterator[TensorHeader]:
+    """Token embeddings that are not packed, towers' own among them."""
+    for header in facts.tensors:
+        if header.is_matrix and not header.is_integer and f".{header.name}".endswith(_EMBEDDINGS):
+            yield header
+
+
+def token_table(facts: CheckpointFacts) -> TensorHeader | None:
+    """The largest token embeddings: towers have smaller ones of their own."""
+    return max(_token_tables(facts), key=lambda header: header.shape[0], default=None)
+
+
+def embedding_rows(facts: CheckpointFacts) -> tuple[int | None, str]:
+    """How many ids the model takes, and who says so: the weights, else the configuration."""
+    table = token_table(facts)
+    if table is not None:
+        return table.shape[0], one_line(table.name)
+    for where, config in reversed([*text_tables(facts)]):
+        number = _number(config, ("vocab_size",))
+        if number is not None:
+            return number, f"config.json: {where}vocab_size"
+    return None, ""
+
+
 def token_embeddings(facts: CheckpointFacts) -> Embeddings | None:
-    """The one table of the language model; None where there is none, or several."""
+    """The language model's token embeddings; None where there are none, or of several shapes."""
     found = {
-        header.shape: header
-        for header in facts.tensors
-        if _EMBEDDING.search(header.name)
-        and len(header.shape) == _MATRIX
-        and not header.dtype.startswith(("U", "I"))
-        and component(header.name) not in ("vision", "audio", "projector")
+        header.shape
+        for header in _token_tables(facts)
+        if component(header.name) not in ("vision", "audio", "projector")
     }
     if len(found) != 1:
         return None
     (rows, columns) = shape = next(iter(found))
-    table = text_table(facts)
+    table = facts.text_config
     problems = []
     vocabulary = _number(table, ("vocab_size",))
     own_rows = any(mark in key for key in table for mark in _OWN_ROWS)

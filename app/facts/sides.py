@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from app.facts.checkpoint import STATE, CheckpointFacts, TensorHeader
+from app.facts.checkpoint import CheckpointFacts
 from app.facts.layers import component
 from app.facts.shapes import (
     EXTRA_ROWS,
@@ -19,7 +19,6 @@ from app.facts.shapes import (
     Layers,
     hidden_size,
     in_layer,
-    text_table,
     text_tables,
 )
 from app.facts.words import one_line
@@ -45,20 +44,9 @@ _LM_HEAD = re.compile(r"(?:^|\.)lm_head\.weight\Z")
 _HEADS = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output|score)\.weight\Z")
 
 
-def real_shape(facts: CheckpointFacts, header: TensorHeader) -> tuple[int, ...] | None:
-    """A weight's own shape; of a packed one as its quant state says, None where nothing says it."""
-    if not header.dtype.startswith(("U", "I")):
-        return header.shape
-    state = facts.quant.states.get(f"{header.name}{STATE}nf4")
-    shape = state.get("shape") if isinstance(state, Mapping) else None
-    if not isinstance(shape, list) or not all(type(side) is int and side > 0 for side in shape):
-        return None
-    return tuple(shape)
-
-
 def side_problems(facts: CheckpointFacts, layers: Layers) -> Iterator[str]:
     """Layers of another width than config.json says, each kind of problem once."""
-    table = text_table(facts)
+    table = facts.text_config
     hidden = hidden_size(table)
     if hidden is None:
         return
@@ -67,7 +55,7 @@ def side_problems(facts: CheckpointFacts, layers: Layers) -> Iterator[str]:
         for number, weights in layers.held.items()
         for name, header in weights.items()
         if (name in _READS or name in _WRITES or name in _NORMS)
-        and (shape := real_shape(facts, header)) is not None
+        and (shape := facts.unpacked_shape(header)) is not None
     }
     odd = [key for key, shape in shapes.items() if _width(key[1], shape) not in (None, hidden)]
     if odd:
@@ -157,8 +145,7 @@ def absent_outside(
 ) -> Iterator[str]:
     """What every language model has around its layers, and these weights do not."""
     yield from _no_tables(facts, embeddings)
-    yield from _other_head(facts, embeddings)
-    hidden, weights = hidden_size(text_table(facts)), next(iter(layers.held.values()))
+    hidden, weights = hidden_size(facts.text_config), next(iter(layers.held.values()))
     normed = any(
         header.shape == (hidden,)
         and not in_layer(header.name)
@@ -173,23 +160,21 @@ def absent_outside(
 
 def _no_tables(facts: CheckpointFacts, embeddings: Embeddings | None) -> Iterator[str]:
     """Matrices with a row for every token: the embeddings, and a head where it is not the same."""
-    rows = text_table(facts).get("vocab_size")
-    if type(rows) is not int or rows < 1:
-        return
+    rows = facts.text_config.get("vocab_size")
+    if type(rows) is not int or rows < 1 or (embeddings is not None and embeddings.problems):
+        return  # nothing to compare with, or of another size, which is said already
     tables = []
     for header in facts.tensors:
-        if not header.name.endswith((".weight", ".w")) or len(header.shape) != _MATRIX:
+        if not header.name.endswith((".weight", ".w")) or not header.is_matrix:
             continue
         if in_layer(header.name):
             continue
-        shape = real_shape(facts, header)
+        shape = facts.unpacked_shape(header)
         if shape is None:
             return  # packed, and nothing says of which size
         if max(shape, default=0) >= rows:
             tables.append(header.name)
-    if embeddings is not None and embeddings.problems:
-        return  # of another size: that is said already
-    tied = [table.get("tie_word_embeddings") for _, table in text_tables(facts.config)]
+    tied = [table.get("tie_word_embeddings") for _, table in text_tables(facts)]
     if not tables:
         yield f"the weights lack the token embeddings (no matrix has {rows} rows)"
     elif len(tables) == 1 and all(flag is False for flag in tied):
@@ -200,14 +185,13 @@ def _no_tables(facts: CheckpointFacts, embeddings: Embeddings | None) -> Iterato
         )
 
 
-def _other_head(facts: CheckpointFacts, embeddings: Embeddings | None) -> Iterator[str]:
+def head_problems(facts: CheckpointFacts, embeddings: Embeddings) -> Iterator[str]:
     """A head gives a number for every token; some families have a few more embeddings."""
     heads = [header for header in facts.tensors if _LM_HEAD.search(header.name)]
-    if embeddings is None or len(heads) != 1:
-        return
-    shape, (rows, columns) = real_shape(facts, heads[0]), embeddings.shape
+    shape = facts.unpacked_shape(heads[0]) if len(heads) == 1 else None
     if shape is None or len(shape) != _MATRIX:
         return
+    rows, columns = embeddings.shape
     if shape[1] != columns or not 0 <= rows - shape[0] <= EXTRA_ROWS:
         yield (
             f"the head {one_line(heads[0].name)} is {list(shape)}, and the embeddings are "

@@ -111,5 +111,4 @@ class ToolchainFacts:
     ptxas: PtxasFacts = field(default_factory=PtxasFacts)
     temporary: str = ""
     errno: int | None = None
-    seconds: float = 0.0
     deadline_s: float = 0.0

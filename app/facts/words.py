@@ -37,6 +37,11 @@ def is_utf8(text: str) -> bool:
     return True
 
 
+def error_text(error: Exception) -> str:
+    """The system's words for an error of its own, else the error's."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
 def signal_name(number: int) -> str:
     """`SIGSEGV`, or the number where it has no name of its own, as real-time signals have not."""
     try:

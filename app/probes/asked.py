@@ -14,6 +14,14 @@ from app.outcome import Fault, Finding, failed
 _LONGEST_NAME = 96  # characters, of a repository
 
 
+def absolute(path: Path) -> Path:
+    """The whole path; as it is where the working folder was removed, so that nothing is there."""
+    try:
+        return path.absolute()
+    except FileNotFoundError:
+        return path
+
+
 def in_the_way(path: Path) -> str | None:
     """None for a folder; else what is there instead, empty when nothing is."""
     try:
@@ -70,7 +78,7 @@ def refuse(asked: str, path: Path, found: str) -> Finding | None:
 
 def doubted(failure: Finding, asked: str, path: Path) -> Finding:
     """A relative folder that is not there looks like a name of the hub, so both are said."""
-    shown = one_line(str(path.absolute()), 200)
+    shown = one_line(str(path), 200)
     return replace(
         failure,
         reason=f"{failure.reason} ({asked} is taken for a name of the hub: there is no folder "

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from app.facts.packages import BitsandbytesFacts, TorchBuild
+from app.facts.words import error_text
 from app.plan import Plan
 from app.probes.elf import ElfError, read_library
 from app.probes.wheel import kernel_architectures
@@ -79,10 +80,8 @@ def _there(
     if file:
         try:
             read_library(path)
-        except ElfError as error:
-            problem = str(error)
-        except OSError as error:
-            problem = error.strerror or str(error)
+        except (OSError, ElfError) as error:
+            problem = error_text(error)
         else:
             architectures = kernel_architectures(path)[0] if name != _CPU_LIBRARY else ()
     return BitsandbytesFacts(override, name, file, exact, available, architectures, problem)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from app.facts.surroundings import TrustFacts
-from app.facts.words import one_line
+from app.facts.words import error_text, one_line
 
 _CLIENTS = {
     "SSL_CERT_FILE": "the hub's client",
@@ -62,7 +62,7 @@ def append_problem(name: str | None) -> str:
             return f"there is no folder {one_line(str(there))}"
         return "" if os.access(there, os.W_OK) else f"{one_line(str(there))} cannot be written"
     except (OSError, ValueError) as error:
-        return getattr(error, "strerror", None) or str(error)
+        return error_text(error)
 
 
 def file_problem(path: Path) -> str:
@@ -73,7 +73,7 @@ def file_problem(path: Path) -> str:
         with path.open("rb") as file:
             content = file.read(_LARGEST + 1)
     except (OSError, ValueError) as error:
-        return f"it cannot be read: {getattr(error, 'strerror', None) or error}"
+        return f"it cannot be read: {error_text(error)}"
     if len(content) > _LARGEST:
         return f"it is larger than {_LARGEST} bytes"
     return _pem_problem(content)
@@ -133,5 +133,5 @@ def _folder_problem(value: str) -> str:
             if any(_HASHED.fullmatch(entry.name) for entry in Path(each).iterdir()):
                 return ""
         except (OSError, ValueError) as error:
-            return f"{each} cannot be listed: {getattr(error, 'strerror', None) or error}"
+            return f"{each} cannot be listed: {error_text(error)}"
     return "it holds no certificate under a hashed name (`openssl rehash` makes those)"

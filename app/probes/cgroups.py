@@ -58,6 +58,12 @@ def value_of(path: Path, name: str) -> int | None:
     return None
 
 
+def fields_of(text: str) -> dict[str, str]:
+    """The fields of `name: value` lines, as /proc/self/status has them; of a name the last one."""
+    pairs = (line.partition(":") for line in text.splitlines())
+    return {name.strip(): value.strip() for name, colon, value in pairs if colon}
+
+
 def text_of(path: Path) -> str:
     """A file of the kernel, empty where it is not there or not for us."""
     try:

@@ -1,29 +1,20 @@
-"""Asks the CUDA driver about the devices, one line of JSON for each thing that it tells.
+"""Asks the CUDA driver about the devices, in a process of its own (`driver_child`).
 
-Run as a file in a process of its own, because any of these calls can hang or crash:
-`python -I -S cuda_child.py PARENT DEVICES`, PARENT a process number, DEVICES the folder of the
-device files. Standard library only, no import of the app. It dies with its parent. Numbers are
-those of CUDA's driver API (cuda.h).
-
-The lines: `call` before each call, so that its reader knows where it hangs or dies; `device` for
-each device; `init_error` once all have answered, or the number of the call that failed; `done`
-when the rest is of less worth. Before it makes a context it waits for the end of its standard
-input: the context's memory and process would be found by whoever asks NVML at the same time. The
-context ends with the process.
+It tells what `app.probes.driver_answers.CudaAnswer` holds, `device` for each device. `done` comes
+early where the rest is of less worth. Before it makes a context it waits for the end of its
+standard input: the context's memory and process would be found by whoever asks NVML at the same
+time. The context ends with the process. Numbers are those of CUDA's driver API (cuda.h).
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import json
 import os
-import resource
-import signal
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # CU_DEVICE_ATTRIBUTE_...
 _MULTIPROCESSORS, _COMPUTE_MODE, _MAJOR, _MINOR = 16, 20, 75, 76
 _NOT_READY = (802, 919)  # CUDA_ERROR_SYSTEM_NOT_READY, CUDA_ERROR_FABRIC_NOT_READY
@@ -38,30 +29,16 @@ class _CallError(Exception):
         self.code = code
 
 
-class _Answer:
-    """Where the lines go: the standard output that the process was started with.
-
-    What the libraries print themselves goes nowhere.
-    """
-
-    def __init__(self) -> None:
-        self._descriptor = os.dup(1)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-    def tell(self, **facts: Any) -> None:  # noqa: ANN401 - as JSON holds it
-        os.write(self._descriptor, json.dumps(facts).encode() + b"\n")
-
-
 class _Cuda:
     """libcuda; a call raises `_CallError`, or AttributeError where the library has no such one."""
 
-    def __init__(self, answer: _Answer) -> None:
+    def __init__(self, tell: Callable[..., None]) -> None:
         self._lib = ctypes.CDLL("libcuda.so.1")
-        self._answer = answer
+        self._tell = tell
 
     def call(self, name: str, *arguments: Any) -> None:  # noqa: ANN401 - ctypes
         function = getattr(self._lib, name)
-        self._answer.tell(call=name)
+        self._tell(call=name)
         code = int(function(*arguments))
         if code:
             raise _CallError(code)
@@ -78,29 +55,31 @@ class _Cuda:
 def _device(cuda: _Cuda, index: int) -> dict[str, Any]:
     device, total = ctypes.c_int(), ctypes.c_size_t()
     name, pci = ctypes.create_string_buffer(256), ctypes.create_string_buffer(32)
-    major, minor = ctypes.c_int(), ctypes.c_int()
     cuda.call("cuDeviceGet", ctypes.byref(device), index)
     cuda.call("cuDeviceGetName", name, len(name) - 1, device)
-    cuda.call("cuDeviceGetAttribute", ctypes.byref(major), _MAJOR, device)
-    cuda.call("cuDeviceGetAttribute", ctypes.byref(minor), _MINOR, device)
     cuda.call("cuDeviceTotalMem_v2", ctypes.byref(total), device)
     found: dict[str, Any] = {
         "index": index,
         "name": name.value.decode(errors="replace"),
-        "capability": [major.value, minor.value],
+        "capability": [_attribute(cuda, device, each) for each in (_MAJOR, _MINOR)],
         "total_bytes": total.value,
     }
     for field, attribute in (
         ("n_multiprocessors", _MULTIPROCESSORS),
         ("compute_mode", _COMPUTE_MODE),
     ):
-        value = ctypes.c_int()
-        if cuda.may("cuDeviceGetAttribute", ctypes.byref(value), attribute, device):
-            found[field] = value.value
+        with contextlib.suppress(_CallError, AttributeError):
+            found[field] = _attribute(cuda, device, attribute)
     if cuda.may("cuDeviceGetPCIBusId", pci, len(pci) - 1, device):
         domain, _, rest = pci.value.decode(errors="replace").lower().partition(":")
         found["pci"] = f"{domain:0>8}:{rest}"
     return found | _identity(cuda, device, found["name"])
+
+
+def _attribute(cuda: _Cuda, device: ctypes.c_int, attribute: int) -> int:
+    value = ctypes.c_int()
+    cuda.call("cuDeviceGetAttribute", ctypes.byref(value), attribute, device)
+    return value.value
 
 
 def _identity(cuda: _Cuda, device: ctypes.c_int, name: str) -> dict[str, Any]:
@@ -160,47 +139,36 @@ def _unopenable(devices: Path) -> dict[str, int]:
     return found
 
 
-def ask(answer: _Answer, devices: Path) -> None:
-    """Everything that the driver answers, up to the first call that fails."""
-    answer.tell(call="dlopen")
+def ask(tell: Callable[..., None], devices: str) -> None:
+    """Everything that the driver answers, up to the first call that fails.
+
+    `devices` is the folder of the device files.
+    """
+    tell(call="dlopen")
     try:
-        cuda = _Cuda(answer)
+        cuda = _Cuda(tell)
     except OSError as error:
-        answer.tell(load_error=str(error))
+        tell(load_error=str(error))
         return
-    answer.tell(libcuda=_loaded_from())
+    tell(libcuda=_loaded_from())
     count, version = ctypes.c_int(), ctypes.c_int()
     try:
         if cuda.may("cuDriverGetVersion", ctypes.byref(version)):
-            answer.tell(cuda_version=version.value)
+            tell(cuda_version=version.value)
         cuda.call("cuInit", 0)
         cuda.call("cuDeviceGetCount", ctypes.byref(count))
-        answer.tell(n_devices=count.value)
+        tell(n_devices=count.value)
         for index in range(count.value):
-            answer.tell(device=_device(cuda, index))
+            tell(device=_device(cuda, index))
     except _CallError as error:
-        answer.tell(init_error=error.code, done=True)  # a first open can hang as well
+        tell(init_error=error.code, done=True)  # a first open can hang as well
         if error.code not in _NOT_READY:
-            answer.tell(unopenable=_unopenable(devices))
+            tell(unopenable=_unopenable(Path(devices)))
         return
     except AttributeError as error:
-        answer.tell(load_error=f"not a CUDA driver library: {error}")
+        tell(load_error=f"not a CUDA driver library: {error}")
         return
-    answer.tell(init_error=0)
+    tell(init_error=0)
     if count.value == 1:  # a context disturbs whoever is on the device: not on somebody else's
         os.read(0, 1)
-        answer.tell(**_memory(cuda))
-
-
-def _die_with(parent: int) -> bool:
-    """The kernel kills this process when its parent ends; False when that has happened."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash would leave the environment in it
-    return os.getppid() == parent
-
-
-if __name__ == "__main__" and _die_with(int(sys.argv[1])):
-    telling = _Answer()
-    ask(telling, Path(sys.argv[2]))
-    telling.tell(done=True)
-    os._exit(0)  # not through the libraries' own ends, which can crash and would tell nothing
+        tell(**_memory(cuda))

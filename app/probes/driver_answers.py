@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
+from app.facts.board import NvmlFacts
 from app.facts.gpu import DeviceFacts
 from app.facts.words import one_line
 
-AnswerT = TypeVar("AnswerT")
+# What is told in a line for each, and the field that gathers it.
+_GATHERED = {"device": "devices", "board": "boards"}
 
 
 @dataclass(frozen=True)
@@ -33,35 +35,38 @@ class CudaAnswer:
     start_errno: int = 0
 
 
-def told_by(output: bytes, problem: str, kind: type[AnswerT], one: str, many: str) -> AnswerT:
-    """The lines of a child as one value; lines of `one` are gathered as `many`.
+AnswerT = TypeVar("AnswerT", CudaAnswer, NvmlFacts)
+
+
+def told_by(output: bytes, problem: str, kind: type[AnswerT]) -> AnswerT:
+    """The lines of a child as one value.
 
     `problem` is why there may be no more of them. Anything may have come: what is none of ours is
     a problem too, and then nothing else is believed.
     """
-    told: dict[str, Any] = {many: []}
+    told: dict[str, Any] = {}
     try:
         for line in output.splitlines(keepends=True):
             if line.endswith(b"\n"):  # else it was cut
-                _add(told, json.loads(line, parse_constant=_no_number), one, many)
+                _add(told, json.loads(line, parse_constant=_no_number))
         done = bool(told.pop("done", False))
         if not done and not told.get("problem"):
             told["problem"] = _where(problem or "the probing process ended early", told.get("call"))
         text = json.dumps(told, allow_nan=False)
-        return TypeAdapter(kind).validate_json(text, strict=True)
-    except (ValueError, RecursionError, ValidationError):
-        pass
-    text = json.dumps({"problem": problem or "the probing process told what makes no sense"})
-    return TypeAdapter(kind).validate_json(text)
+        answer: AnswerT = TypeAdapter(kind).validate_json(text, strict=True)
+    except (ValueError, RecursionError):  # pydantic's own error is a ValueError
+        return kind(problem=problem or "the probing process told what makes no sense")
+    return answer
 
 
-def _add(told: dict[str, Any], line: object, one: str, many: str) -> None:
+def _add(told: dict[str, Any], line: object) -> None:
     if not isinstance(line, dict):
         raise ValueError("no object")  # noqa: TRY004 - as of JSON that is none
-    if one in line:
-        told[many].append(line.pop(one))
-    if many in line:
-        raise ValueError(f"all {many} at once")
+    for one, many in _GATHERED.items():
+        if many in line:
+            raise ValueError(f"all {many} at once")
+        if one in line:
+            told.setdefault(many, []).append(line.pop(one))
     told |= line
 
 

@@ -21,16 +21,16 @@ from pathlib import Path
 
 from app.facts.board import NvmlFacts
 from app.facts.words import signal_name
-from app.probes import cuda_child, nvml_child
-from app.probes.driver_answers import CudaAnswer, told_by
+from app.probes import driver_child
+from app.probes.driver_answers import AnswerT, CudaAnswer, told_by
 
 # 16 boards tell some 80 lines of 60 bytes each, and 64 processes of 60 bytes.
 _MAX_BYTES = 1024**2
-_CHUNK_BYTES = 65_536
+_CHUNK_BYTES = 65_536  # what a pipe holds
 _REAP_S = 1.0  # for a killed child to go; one that hangs inside the kernel stays
 _TICK_S = 0.05  # between looks at whether a child still runs
 # A child's last word: nothing comes after it, even if something keeps its output open.
-_LAST_LINE = b'{"done": true}\n'
+_LAST_LINE = b'\n{"done": true}\n'
 # NVML's share of the deadline: when it hangs, time is left for CUDA, which waits for it.
 _NVML_SHARE = 2 / 3
 
@@ -44,22 +44,17 @@ def ask_driver(
     with_nvml: bool = True,
 ) -> tuple[CudaAnswer, NvmlFacts | None]:
     """Ask CUDA and NVML at the same time; NVML's is None where it was not asked."""
-    cuda = _Child(cuda_child.__file__, [str(devices)], environ, deadline_s)
+    cuda = _Child("cuda_child", [str(devices)], environ, deadline_s)
     nvml = None
     if with_nvml:
         about = [str(proc), _folder_of("pynvml")]
-        nvml = _Child(nvml_child.__file__, about, environ, deadline_s * _NVML_SHARE)
+        nvml = _Child("nvml_child", about, environ, deadline_s * _NVML_SHARE)
     try:
         _listen(cuda, nvml)
     finally:
         for child in filter(None, (cuda, nvml)):
             child.end()
-    told = told_by(cuda.output, cuda.problem, CudaAnswer, "device", "devices")
-    told = replace(told, start_errno=cuda.start_errno)
-    if nvml is None:
-        return told, None
-    nvml_told = told_by(nvml.output, nvml.problem, NvmlFacts, "board", "boards")
-    return told, replace(nvml_told, start_errno=nvml.start_errno)
+    return cuda.told(CudaAnswer), nvml.told(NvmlFacts) if nvml else None
 
 
 def _folder_of(module: str) -> str:
@@ -75,13 +70,13 @@ def _folder_of(module: str) -> str:
 
 
 class _Child:
-    """A process that tells lines of JSON. `problem` says why it did not tell all.
+    """A process that tells lines of JSON (`driver_child`). `problem` says why not all.
 
     `start_errno` is the number of why it could not even start, 0 where it did.
     """
 
     def __init__(
-        self, program: str, about: Sequence[str], environ: Mapping[str, str], deadline_s: float
+        self, module: str, about: Sequence[str], environ: Mapping[str, str], deadline_s: float
     ) -> None:
         self.output = b""
         self.problem = ""
@@ -89,10 +84,11 @@ class _Child:
         self.deadline_s = deadline_s
         self.end_at = time.monotonic() + deadline_s
         self.process: subprocess.Popen[bytes] | None = None
+        # Neither the user's modules nor site-packages, which start slowly and can break.
+        command = [sys.executable, "-I", "-S", "-B"]
         try:
             self.process = subprocess.Popen(
-                # Neither the user's modules nor site-packages, which start slowly and can break.
-                [sys.executable, "-I", "-S", "-B", program, str(os.getpid()), *about],
+                [*command, driver_child.__file__, str(os.getpid()), module, *about],
                 env=dict(environ),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -104,14 +100,18 @@ class _Child:
             self.start_errno = getattr(error, "errno", None) or errno.EINVAL
 
     @property
-    def runs(self) -> bool:
-        """Whether more can come."""
-        return self.process is not None and not self.problem
+    def over(self) -> bool:
+        """Whether nothing is worth waiting for: its last word has come, or it has a problem."""
+        return self.output.endswith(_LAST_LINE) or bool(self.problem)
 
-    @property
-    def told_all(self) -> bool:
-        """Whether its last word has come."""
-        return self.output.endswith(b"\n" + _LAST_LINE)
+    def fileno(self) -> int:
+        """Its output, for a selector; -1 where it could not start."""
+        pipe = self.process.stdout if self.process is not None else None
+        return -1 if pipe is None else pipe.fileno()
+
+    def told(self, kind: type[AnswerT]) -> AnswerT:
+        """All that it has told, once it has ended or its time is over."""
+        return replace(told_by(self.output, self.problem, kind), start_errno=self.start_errno)
 
     def go(self) -> None:
         """Let it do what it waits with: its standard input ends."""
@@ -120,15 +120,12 @@ class _Child:
                 self.process.stdin.close()
 
     def read(self) -> bool:
-        """Take what has come; False at the end of the output, or with its last word."""
-        if self.process is None or self.process.stdout is None:
-            return False
-        piece = os.read(self.process.stdout.fileno(), _CHUNK_BYTES)
+        """Take what has come, a pipe's all; False where nothing more is to come."""
+        piece = os.read(self.fileno(), _CHUNK_BYTES)
         self.output += piece
         if len(self.output) > _MAX_BYTES:
             self.problem = "the probing process told more than it can have to tell"
-            return False
-        return bool(piece) and not self.told_all
+        return bool(piece) and not self.over
 
     def late(self) -> bool:
         """Whether its time is over, which is its problem then."""
@@ -179,27 +176,24 @@ def _listen(cuda: _Child, nvml: _Child | None) -> None:
 
     The end of a process, and not only of its output, which a descendant may hold open.
     """
-    reading = [child for child in (cuda, nvml) if child is not None and child.runs]
-    closed: list[_Child] = []
-    outputs = {
-        child: child.process.stdout for child in reading if child.process and child.process.stdout
-    }
+    waiting = [child for child in (cuda, nvml) if child is not None and child.process is not None]
     with selectors.DefaultSelector() as selector:
-        for child, output in outputs.items():
-            selector.register(output, selectors.EVENT_READ, child)
-        while reading or closed:
-            if nvml not in (*reading, *closed):
+        for child in waiting:
+            selector.register(child, selectors.EVENT_READ, child)
+        while waiting:
+            if nvml not in waiting:
                 cuda.go()
-            wait_s = min(child.end_at for child in (*reading, *closed)) - time.monotonic()
-            wait_s = max(0.0, min(wait_s, _TICK_S))
+            wait_s = min(_TICK_S, min(child.end_at for child in waiting) - time.monotonic())
             # Whoever has ended before this look at the outputs has nothing more to tell after it.
-            gone = [child for child in reading if child.left()]
+            gone = [child for child in waiting if child.left()]
             # Without anything registered a selector waits all the same.
-            told = {key.data: key.data.read() for key, _ in selector.select(0 if gone else wait_s)}
-            for child in tuple(reading):
-                silent = child in gone and child not in told
-                if silent or not told.get(child, True) or child.late():
-                    selector.unregister(outputs[child])
-                    reading.remove(child)
-                    closed += [] if silent or child.problem or child.told_all else [child]
-            closed = [child for child in closed if not child.left() and not child.late()]
+            ready = [key.data for key, _ in selector.select(0 if gone else max(0.0, wait_s))]
+            at_end = [child for child in ready if not child.read()]
+            for child in at_end:
+                selector.unregister(child)
+            for child in tuple(waiting):
+                silent = child in gone and child not in ready
+                if silent or (child in at_end and child.over) or child.late():
+                    waiting.remove(child)
+                    with contextlib.suppress(KeyError):  # after the end of its output
+                        selector.unregister(child)

@@ -13,7 +13,8 @@ import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from app.facts.gpu import LibraryFile
+from app.facts.gpu import LibraryFile, LibraryKind
+from app.probes.cgroups import text_of
 from app.probes.mounts import Mount, kind_of, mounts
 
 CUDA, NVML, JIT = "libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1"
@@ -53,11 +54,7 @@ def device_files(devices: Path) -> tuple[tuple[str, ...], dict[str, int]]:
 
 def kernel_driver(proc: Path) -> str:
     """The version of the loaded kernel module, empty when it does not say."""
-    try:
-        text = (proc / "driver" / "nvidia" / "version").read_text(errors="replace")
-    except OSError:
-        return ""
-    found = _VERSION.search(text)
+    found = _VERSION.search(text_of(proc / "driver/nvidia/version"))
     return found[1] if found else ""
 
 
@@ -141,7 +138,7 @@ def _described(name: str, path: Path, driver: str, table: tuple[Mount, ...] | No
     return LibraryFile(name, str(real), kind, version, fits, of_node)
 
 
-def _kind(path: Path, real: Path) -> str:
+def _kind(path: Path, real: Path) -> LibraryKind:
     """`driver` unless the bytes or the folder tell another kind."""
     try:
         status = real.stat()

@@ -1,70 +1,40 @@
-"""One repository of the hub at one commit: from the cache where it is complete, else downloaded."""
+"""One repository of the hub at one commit: from the cache where it is complete, else downloaded.
+
+How a download goes, from here down:
+
+1. `fetch` (here) looks into the cache by `hub_cache`, has a download made where it may, and puts
+   what came of it into words, with the way out by `hub_steps`. A complete cache needs nothing of
+   what follows, and imports none of it. `fetch_request` is what all of them are given.
+2. `fetch_attempts` makes one attempt after the other, as long as another one can help: it waits as
+   long as a busy hub asks for, switches Xet off after a stall, passes by a lock that nobody frees.
+3. `fetch_run` is one attempt: it starts a child and is its watchdog, which kills it after the stall
+   time without a new byte, and at the end of the stage's time. It sees that the disk has room.
+   `fetch_progress` shows how far the files are.
+4. `fetch_child` is that child. It asks for commit and files (`hub_questions`), refuses what is no
+   model to train (`hub_contents`), and has the hub's client download the rest, as `hub_client` has
+   set it up. It imports that client, which the other modules above never do.
+
+Whatever goes wrong is a `Cause` (`hub_answer`): `hub_errors` makes it of the client's exception in
+the child, the pipe carries it to the watchdog, and there it is raised as a `CauseError`.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from app.facts import disk
 from app.facts.cache import RoomFacts
-from app.facts.host import size
-from app.facts.words import listed
+from app.facts.words import listed, one_line
 from app.outcome import Fault, Finding, failed
 from app.probes.fetch_progress import Teller, Terminal
-from app.probes.hub_answer import Cause
-from app.probes.hub_cache import DEFAULT_REVISION, Cached, commits, find_snapshot, repository_folder
+from app.probes.fetch_request import Request
+from app.probes.hub_answer import Cause, CauseError
+from app.probes.hub_cache import Cached, commits, find_snapshot
 from app.probes.hub_steps import finding_of
 
-_HUB = "https://huggingface.co"
 _UNAUTHORIZED = 401
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What to find. `offline` names the variable that forbids the network, None when none does.
-
-    `asked` is the name before Unsloth's mapping. `until` is when the stage must have an answer, by
-    the monotonic clock; `limit` names that deadline. `terminal` is the path of a descriptor that
-    may be a terminal.
-    """
-
-    asked: str
-    repository: str
-    revision: str | None
-    cache: str
-    token: str | None
-    variables: Mapping[str, str]
-    allowed: bool
-    offline: str | None
-    until: float
-    limit: str
-    stall_s: float
-    pickles: bool
-    wait: Callable[[float], None]
-    say: Callable[[str], object]
-    terminal: str | None = None
-
-    @property
-    def branch(self) -> str:
-        """The revision as the hub knows it."""
-        return self.revision or DEFAULT_REVISION
-
-    @property
-    def host(self) -> str:
-        """Who is asked."""
-        return urlsplit(self.variables.get("HF_ENDPOINT") or _HUB).hostname or "the hub"
-
-    @property
-    def base(self) -> Path:
-        """The repository's folder in the cache."""
-        return repository_folder(self.cache, self.repository)
-
-    @property
-    def left_s(self) -> float:
-        """Seconds to the deadline."""
-        return self.until - time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +58,20 @@ class Fetched:
 
 def fetch(request: Request) -> Fetched:
     """The complete snapshot, or the failed check that says why there is none."""
-    cached = find_snapshot(
-        request.cache, request.repository, request.revision, pickles=request.pickles
-    )
-    may_ask = request.allowed and not request.offline
-    if cached is not None and not cached.lacking and not (cached.in_doubt and may_ask):
+    plan = request.plan
+    try:
+        cached = find_snapshot(
+            request.cache, request.repository, plan.revision, pickles=plan.allow_pickle
+        )
+    except OSError as error:
+        return Fetched(failure=_unreadable(request, error))
+    if cached is not None and not cached.lacking and not (cached.in_doubt and request.may_ask):
         return _from_cache(request, cached)
-    if not may_ask:
+    if not request.may_ask:
         return Fetched(failure=_not_cached(request, cached), known=cached is not None)
     got = _download(request)
-    if cached is not None and cached.in_doubt and _is_temporary(got.failure):
+    is_temporary = got.failure is not None and got.failure.fault is Fault.TEMPORARY
+    if cached is not None and cached.in_doubt and is_temporary:
         # All that its own files name is there; what could not be asked is whether there is more.
         return _from_cache(request, cached)
     return got
@@ -111,35 +85,36 @@ def _from_cache(request: Request, cached: Cached) -> Fetched:
     return Fetched(cached.folder, cached.commit, reason=reason, whole=whole)
 
 
-def _is_temporary(failure: Finding | None) -> bool:
-    return failure is not None and failure.fault is Fault.TEMPORARY
-
-
 def _download(request: Request) -> Fetched:
-    # Imported here, as is whatever it imports: a complete cache needs none of it.
-    from app.probes.fetch_attempts import attempts
-    from app.probes.fetch_run import Done
+    from app.probes.fetch_attempts import Attempts
 
     dumb = request.variables.get("TERM", "") in {"", "dumb"}
-    terminal = Terminal.of(request.terminal) if request.terminal and not dumb else None
-    teller = Teller(request.repository, request.say, terminal)
+    path = request.means.terminal
+    terminal = Terminal.of(path) if path and not dumb else None
+    teller = Teller(request.repository, request.means.say, terminal)
+    attempts = Attempts(request, teller)
     try:
-        got, room = attempts(request, teller)
+        done = attempts.run()
+    except CauseError as error:
+        failure = _refused(request, error.cause)
+        known = attempts.room is not None or is_known(error.cause)
+        return Fetched(failure=failure, known=known, room=attempts.room)
     finally:
         teller.end()
-    if isinstance(got, Done):
-        reason = f"{request.branch} of {request.host}, downloaded now"
-        return Fetched(
-            got.folder, got.commit, downloaded=True, reason=reason, room=room, whole=True
-        )
-    if isinstance(got, Cause):
-        return Fetched(failure=_refused(request, got), room=room, known=_is_known(got, room))
-    return Fetched(failure=_no_room(request, room), room=room)
+    reason = f"{request.branch} of {request.host}, downloaded now"
+    return Fetched(
+        done.folder,
+        done.commit,
+        downloaded=True,
+        reason=reason,
+        whole=True,
+        room=attempts.room,
+    )
 
 
-def _is_known(cause: Cause, room: RoomFacts | None) -> bool:
-    """Whether the hub knows such a repository: it listed it, or said what is wrong with it."""
-    if room is not None or cause.about in {"revision", "contents"}:
+def is_known(cause: Cause) -> bool:
+    """Whether the hub knows such a repository: it has said something about it."""
+    if cause.about in {"revision", "contents"}:
         return True
     if cause.fault is Fault.TEMPORARY:  # a hub that is busy has been found
         return cause.status is not None or cause.about == "late"
@@ -149,29 +124,36 @@ def _is_known(cause: Cause, room: RoomFacts | None) -> bool:
 
 
 def _refused(request: Request, cause: Cause) -> Finding:
-    # A system call on a file failed, none of the network.
-    local = bool(cause.number) and cause.fault in {Fault.READ_ERROR, Fault.CONFIG}
-    what = f"{request.repository} at {request.branch}"
-    what += " could not be " + ("written to the cache" if local else f"had from {request.host}")
-    if cause.about == "contents":
-        what = f"{request.repository} at {request.branch} is no model to train"
+    if cause.about == "revision" and request.asked != request.repository:
+        return _of_the_mapped_repository(request, cause)
     found = finding_of(
         cause,
-        what=what,
+        what=_what(request, cause),
         expected="the repository's files at that revision",
         has_token=bool(request.token) or cause.authorized,
-        limit=request.limit.partition("=")[0],
+        limit=request.means.setting,
     )
-    if (
-        cause.fault is Fault.MODEL_ABSENT
-        and cause.about != "contents"
-        and request.variables.get("HF_ENDPOINT")
-    ):
+    if cause.fault is Fault.MODEL_ABSENT and cause.about != "contents" and request.endpoint:
         step = f"{found.next_step}; and see that HF_ENDPOINT ({request.host}) is the hub you mean"
-        found = replace(found, next_step=step)
-    if cause.about != "revision" or request.asked == request.repository:
-        return found
-    has_it = {True: "which has it", False: "which has it not", None: "which was not asked"}
+        return replace(found, next_step=step)
+    return found
+
+
+def _what(request: Request, cause: Cause) -> str:
+    """What has gone wrong, before why."""
+    what = f"{request.repository} at {request.branch}"
+    if cause.about == "contents":
+        return f"{what} is no model to train"
+    if cause.about == "room":
+        return f"{what} was not downloaded"
+    # A system call on a file failed, none of the network.
+    if cause.number and cause.fault in {Fault.READ_ERROR, Fault.CONFIG}:
+        return f"{what} could not be written to the cache"
+    return f"{what} could not be had from {request.host}"
+
+
+def _of_the_mapped_repository(request: Request, cause: Cause) -> Finding:
+    has_it = {True: "which has it", False: "which has none either", None: "which does not say"}
     return failed(
         f"{request.repository} has no revision {request.branch}: BOOT_REVISION is looked for in "
         f"the repository that Unsloth maps {request.asked} to ({has_it[cause.elsewhere]})",
@@ -180,19 +162,6 @@ def _refused(request: Request, cause: Cause) -> Finding:
         next_step=f"take a revision of {request.repository}, or unset BOOT_REVISION; to load "
         f"{request.asked} itself, download it and give its folder in BOOT_BASE_MODEL_ID",
         fault=cause.fault,
-    )
-
-
-def _no_room(request: Request, room: RoomFacts | None) -> Finding:
-    """The stage's other check says how much is needed; this one, what that led to."""
-    needed = size(room.wanted_bytes) if room else "more"
-    free = size(room.free_bytes) if room else "too little"
-    return failed(
-        f"{request.repository} was not downloaded: it needs {needed}, and {free} are free",
-        expected=f"{needed} free on the disk of {request.cache}",
-        actual=f"{free} free",
-        next_step="free space there, or set HF_HOME to a folder on a larger disk",
-        fault=Fault.READ_ERROR,
     )
 
 
@@ -212,4 +181,21 @@ def _not_cached(request: Request, cached: Cached | None) -> Finding:
         next_step=f"{undo}, or fill the cache first: hf download {request.repository} "
         f"--revision {request.branch}",
         fault=Fault.MODEL_ABSENT,
+    )
+
+
+def _unreadable(request: Request, error: OSError) -> Finding:
+    """A download would not mend it: it writes to the same place."""
+    path = one_line(os.fsdecode(error.filename or request.base), 400)
+    actual = f"{error.strerror or error} at {path}"
+    denied = disk.fault_of(error.errno) is Fault.CONFIG
+    return failed(
+        f"{request.repository} in the cache cannot be read: {actual}",
+        expected="files and folders of the cache that this uid may read",
+        actual=actual,
+        next_step="give this uid the right to read all of the repository's folder in the cache and "
+        "to enter it, or set HF_HOME to a cache of its own"
+        if denied
+        else "look at the cache's disk or mount, or take another node",
+        fault=Fault.CONFIG if denied else Fault.READ_ERROR,
     )

@@ -1,9 +1,9 @@
 """Downloads one snapshot through the hub's client, in a process of its own that can be killed.
 
-`python -P -m app.probes.fetch_child PARENT`: the request comes as one line of JSON on standard
-input (the token among it, so that it stands in no argument and no environment), and lines of JSON
-go to standard output: `listing`, then `progress` again and again, and last `done` or `cause`. What
-libraries print goes nowhere. It dies with its parent.
+`python -P -m app.probes.fetch_child PARENT`: the order comes as one line of JSON on standard input
+(the token among it, so that it stands in no argument and no environment), and lines of JSON go to
+standard output: `listing`, then `progress` again and again, and last `done` or `cause`. After the
+listing it waits for the line `go`. What libraries print goes nowhere. It dies with its parent.
 """
 
 from __future__ import annotations
@@ -16,20 +16,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from app.lifeline import die_with
-from app.probes.hub_answer import Cause, CauseError, stranger, to_json
-from app.probes.hub_cache import (
-    COMMIT,
-    DEFAULT_REVISION,
-    repository_folder,
-    stays_inside,
-    unfinished,
-    wanted,
-)
+from app.probes.hub_answer import Cause, CauseError, to_json
+from app.probes.hub_cache import DEFAULT_REVISION, repository_folder, unfinished, wanted
 from app.probes.hub_contents import misfit
 
 if TYPE_CHECKING:
@@ -41,8 +34,31 @@ if TYPE_CHECKING:
 _BEAT_S = 0.5
 # No download is silent for a day: what is older was left by a process that was killed.
 _ABANDONED_S = 24 * 3600.0
-# What comes of reading JSON of another shape.
-_ODD = (KeyError, TypeError, AttributeError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to download. `asked` is the name before Unsloth's mapping.
+
+    `locks`: whether to wait for another boot that downloads the same file. `ask_timeout_s` is for
+    an answer which commit it is, `longest_wait_s` for a busy hub that asks to be left alone.
+    """
+
+    asked: str
+    repository: str
+    revision: str | None
+    cache: str
+    token: str | None
+    endpoint: str | None
+    pickles: bool
+    locks: bool
+    ask_timeout_s: float
+    longest_wait_s: float
+
+    @property
+    def base(self) -> Path:
+        """The repository's folder in the cache."""
+        return repository_folder(self.cache, self.repository)
 
 
 class _Events:
@@ -61,13 +77,7 @@ class _Events:
     def beat(self, state: State) -> None:
         """Tell the state for ever; ends with the process."""
         while True:
-            self.tell(
-                progress={
-                    "received": state.received,
-                    "status": state.status,
-                    "waiting": sorted(state.waiting),
-                }
-            )
+            self.tell(progress=[state.received, state.status, sorted(state.waiting)])
             time.sleep(_BEAT_S)
 
 
@@ -80,24 +90,27 @@ def main() -> None:
     if not die_with(int(sys.argv[1])):
         return
     events = _Events(pipe)
-    request = json.loads(sys.stdin.readline())
+    order = Order(**json.loads(sys.stdin.readline()))
     try:
-        _work(request, events)
+        _work(order, events)
     except ImportError as error:
         events.tell(cause=to_json(_not_importable(error)))
     except BaseException as error:
-        events.tell(cause=_told(error, request))
+        events.tell(cause=_told(error, order))
         raise
 
 
-def _told(error: BaseException, request: Mapping[str, Any]) -> dict[str, Any]:
+def _told(error: BaseException, order: Order) -> dict[str, Any]:
     try:
         from app.probes.hub_errors import cause_of
     except ValueError as broken:  # a variable that the client cannot parse, at its import
         return to_json(_not_importable(broken))
     cause = cause_of(error)
-    if cause.about == "revision" and request["asked"] != request["repository"]:
-        cause = replace(cause, elsewhere=_has_revision(request))
+    if cause.about == "revision" and order.asked != order.repository:
+        from app.probes.hub_questions import has_revision
+
+        elsewhere = has_revision(_api(order), order.asked, order.revision)
+        cause = replace(cause, elsewhere=elsewhere)
     return to_json(cause)
 
 
@@ -109,112 +122,57 @@ def _not_importable(error: Exception) -> Cause:
     return Cause(fault, names=(type(error).__name__,), where="import huggingface_hub")
 
 
-def _work(request: Mapping[str, Any], events: _Events) -> None:
-    from huggingface_hub import HfApi
+def _work(order: Order, events: _Events) -> None:
     from huggingface_hub import snapshot_download as download
 
     from app.probes.hub_client import State, counter, prepare
+    from app.probes.hub_questions import commit_of, files_of
 
     state = State()
-    prepare(state, longest_wait_s=request["longest_wait_s"], locks=request["locks"])
+    prepare(state, longest_wait_s=order.longest_wait_s, locks=order.locks)
     threading.Thread(target=events.beat, args=(state,), daemon=True).start()
-    api = HfApi(endpoint=request["endpoint"], token=request["token"])
-    commit = _commit(api, request, timeout_s=request["ask_timeout_s"])
-    base = repository_folder(
-        str(Path(request["cache"]).expanduser().resolve()), request["repository"]
-    )
-    entries = _listing(api, base, request["repository"], commit)
-    found = misfit(entries, pickles=request["pickles"])
+    api = _api(order)
+    commit = commit_of(api, order.repository, order.revision, timeout_s=order.ask_timeout_s)
+    entries = files_of(api, order.repository, commit, order.base)
+    found = misfit(entries, pickles=order.pickles)
     if found is not None:
         raise CauseError(found)
-    names = wanted(entries, pickles=request["pickles"])
-    events.tell(listing=_described(base, commit, {name: entries[name] for name in names}))
+    names = wanted(entries, pickles=order.pickles)
+    snapshot = order.base / "snapshots" / commit
+    events.tell(listing=_described(snapshot, {name: entries[name] for name in names}))
     if sys.stdin.readline().strip() != "go":
         return
-    _remove_abandoned(base)
+    _remove_abandoned(order.base)
     download(
-        request["repository"],
+        order.repository,
         revision=commit,  # a commit: the client then never falls back to what happens to be there
-        cache_dir=request["cache"],
-        token=request["token"],
-        endpoint=request["endpoint"],
+        cache_dir=order.cache,
+        token=order.token,
+        endpoint=order.endpoint,
         allow_patterns=[glob.escape(name) for name in names],
         tqdm_class=counter(state),
     )
-    _note_revision(base, request["revision"] or DEFAULT_REVISION, commit)
-    events.tell(done={"commit": commit, "folder": str(base / "snapshots" / commit)})
+    _note_revision(order.base, order.revision or DEFAULT_REVISION, commit)
+    events.tell(done={"commit": commit, "folder": str(snapshot)})
 
 
-def _commit(api: HfApi, request: Mapping[str, Any], *, timeout_s: float) -> str:
-    """Ask which commit it is. Raises the client's errors, CauseError for no hub's answer."""
-    try:
-        info = api.model_info(
-            request["repository"], revision=request["revision"], timeout=timeout_s
-        )
-    except _ODD as error:
-        raise stranger(error) from error
-    if not isinstance(info.sha, str) or not COMMIT.fullmatch(info.sha):
-        raise stranger()
-    return info.sha
-
-
-def _has_revision(request: Mapping[str, Any]) -> bool | None:
-    """Whether the repository that was asked for has the revision; None where it does not say."""
-    import httpx
+def _api(order: Order) -> HfApi:
     from huggingface_hub import HfApi
 
-    api = HfApi(endpoint=request["endpoint"], token=request["token"])
-    try:
-        _commit(api, {**request, "repository": request["asked"]}, timeout_s=5.0)
-    except (httpx.HTTPError, OSError, ValueError, CauseError):
-        return None
-    return True
+    return HfApi(endpoint=order.endpoint, token=order.token)
 
 
-def _listing(api: HfApi, base: Path, repository: str, commit: str) -> dict[str, TreeCacheEntry]:
-    """All files of the commit, kept as the client keeps them, so that it does not ask again."""
-    from huggingface_hub._tree_cache import TreeCacheEntry, read_tree_cache, write_tree_cache
-    from huggingface_hub.hf_api import RepoFile
-
-    found = read_tree_cache(str(base), commit)
-    if found:  # an empty one is what a hub said that was not well
-        return found
-    try:
-        found = {
-            file.path: TreeCacheEntry(
-                size=file.size,
-                blob_id=file.blob_id,
-                lfs_sha256=file.lfs.sha256 if file.lfs else None,
-                lfs_size=file.lfs.size if file.lfs else None,
-                xet_hash=file.xet_hash,
-            )
-            for file in api.list_repo_tree(repository, recursive=True, revision=commit)
-            if isinstance(file, RepoFile)
-        }
-    except _ODD as error:
-        raise stranger(error) from error
-    if not all(stays_inside(name) for name in found):
-        raise stranger()
-    if found:
-        write_tree_cache(str(base), commit, found)
-    return found
-
-
-def _described(base: Path, commit: str, entries: Mapping[str, TreeCacheEntry]) -> dict[str, Any]:
+def _described(snapshot: Path, entries: Mapping[str, TreeCacheEntry]) -> list[dict[str, Any]]:
     """What is to come: every file with the name of its blob, and whether it is there."""
-    folder = base / "snapshots" / commit
-    return {
-        "commit": commit,
-        "files": [
-            {
-                "name": name,
-                "size": entry.lfs_size or entry.size,
-                "blob": entry.lfs_sha256 or entry.blob_id,
-                "here": (folder / name).is_file(),
-            }
-            for name, entry in entries.items()
-        ],
-    }
+    return [
+        {
+            "name": name,
+            "size": entry.lfs_size or entry.size,
+            "blob": entry.lfs_sha256 or entry.blob_id,
+            "here": (snapshot / name).is_file(),
+        }
+        for name, entry in entries.items()
+    ]
 
 
 def _remove_abandoned(base: Path) -> None:

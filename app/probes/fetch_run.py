@@ -14,25 +14,31 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from app.facts.cache import RoomFacts
 from app.facts.disk import fault_of
+from app.facts.host import size
 from app.facts.words import listed
 from app.outcome import Fault
+from app.probes.fetch_child import Order
 from app.probes.fetch_progress import File, Progress
-from app.probes.hub_answer import Cause, death_of, from_json
+from app.probes.fetch_request import Request
+from app.probes.hub_answer import Cause, CauseError, death_of, from_json
 from app.probes.hub_cache import INCOMPLETE, blob_sizes
 from app.probes.room import room_of
 
+LONGEST_WAIT_S = 30.0  # in a child, where the hub is busy; a longer wait is between two children
+_ASK_TIMEOUT_S = 30.0  # for the commit
 _ROOT = Path(__file__).resolve().parents[2]
 _LOOK_S = 1.0
 _REAP_S = 5.0
 # To its first word the child only imports: a second, or many on a cold network file system.
 _FIRST_WORD_S = 120.0
 _TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+_FIRST_ERROR = 400  # of the statuses of HTTP
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,63 +49,21 @@ class Done:
     commit: str
 
 
-@dataclass(frozen=True, slots=True)
-class NoRoom:
-    """The download was not begun."""
-
-
-@dataclass
 class Attempt:
-    """What one attempt is given, and what it learns on the way."""
+    """A child that has been started, and what of it is on the disk.
 
-    request: Mapping[str, Any]
-    environ: Mapping[str, str]
-    base: Path
-    stall_s: float
-    until: float  # monotonic
-    told: Callable[[Progress], None]
-    progress: Progress = field(default_factory=Progress)
-    room: RoomFacts | None = None
+    `room` is what it found that there is for the files, None until the hub has listed them. Raises
+    CauseError, here and in `end`, for whatever is in the way of the files.
+    """
 
-    def run(self, *, xet: bool) -> Done | Cause | NoRoom:
-        """Start the child, and see it to its end."""
-        try:
-            child = _start(self.environ, xet=xet)
-        except OSError as error:
-            fault = fault_of(error.errno) or Fault.TEMPORARY
-            return Cause(fault, names=(type(error).__name__,), number=error.errno)
-        watched = _Watched(self, child)
-        try:
-            return watched.end()
-        finally:
-            watched.kill()
-
-
-def _start(environ: Mapping[str, str], *, xet: bool) -> subprocess.Popen[bytes]:
-    search = [str(_ROOT), *filter(None, [environ.get("PYTHONPATH")])]
-    kept = {name: value for name, value in environ.items() if name not in _TOKENS}
-    return subprocess.Popen(
-        # -P: what lies in the current folder must not shadow a module.
-        [sys.executable, "-P", "-m", "app.probes.fetch_child", str(os.getpid())],
-        env={
-            **kept,
-            # With telemetry the client also asks who runs it, at every start.
-            "HF_HUB_DISABLE_TELEMETRY": "1",
-            **({} if xet else {"HF_HUB_DISABLE_XET": "1"}),
-            "PYTHONPATH": os.pathsep.join(search),
-        },
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        bufsize=0,
-    )
-
-
-class _Watched:
-    """The child while it runs, and what of it is on the disk."""
-
-    def __init__(self, attempt: Attempt, child: subprocess.Popen[bytes]) -> None:
-        self._attempt, self._child = attempt, child
+    def __init__(
+        self, request: Request, told: Callable[[Progress], None], *, xet: bool, locks: bool
+    ) -> None:
+        self.room: RoomFacts | None = None
+        self._means, self._base, self._told = request.means, request.base, told
+        self._stall_s = request.means.stall_s
+        self._order = _order(request, locks=locks)
+        self._progress = Progress()
         self._rest = b""
         self._received = 0
         self._status: int | None = None
@@ -108,26 +72,24 @@ class _Watched:
         self._moved = time.monotonic()
         self._spoke = False
         self._open: set[Path] = set()
+        self._child, self._to, self._from = _start(request.variables, xet=xet)
 
-    def end(self) -> Done | Cause | NoRoom:
-        """Whatever it ends with."""
-        attempt = self._attempt
-        line = json.dumps(attempt.request).encode() + b"\n"
-        if not self._write(line):
-            return self._died()
+    def end(self) -> Done:
+        """See it to its end."""
+        self._write(json.dumps(asdict(self._order)))
         next_look = time.monotonic()
         while True:
-            found = self._take()
-            if found is not None:
-                return found
+            done = self._take()
+            if done is not None:
+                return done
             now = time.monotonic()
             if now >= next_look:
-                next_look = now + min(_LOOK_S, attempt.stall_s / 4)
+                next_look = now + min(_LOOK_S, self._stall_s / 4)
                 self._look()
-            if now >= attempt.until:
-                return Cause(Fault.TEMPORARY, about="late", status=self._trouble())
-            if now - self._moved > (attempt.stall_s if self._spoke else _FIRST_WORD_S):
-                return self._stalled()
+            if self._means.left_s <= 0:
+                raise CauseError(Cause(Fault.TEMPORARY, about="late", status=self._trouble()))
+            if now - self._moved > (self._stall_s if self._spoke else _FIRST_WORD_S):
+                raise CauseError(self._stalled())
 
     def kill(self) -> None:
         """End it, and remove what it has begun and nobody can go on with."""
@@ -135,75 +97,76 @@ class _Watched:
         self._child.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):  # not even KILL ends what hangs there
             self._child.wait(_REAP_S)
-        for pipe in (self._child.stdin, self._child.stdout):
-            if pipe is not None:
-                pipe.close()
+        for pipe in (self._to, self._from):
+            pipe.close()
         for path in self._open:
             with contextlib.suppress(OSError):
                 path.unlink()
 
-    def _write(self, line: bytes) -> bool:
-        if self._child.stdin is None:
-            raise AssertionError("its standard input is a pipe")
-        try:
-            self._child.stdin.write(line)
-        except BrokenPipeError:
-            return False
-        return True
+    def _write(self, line: str) -> None:
+        """Tell it something; that it is gone is read off its other pipe."""
+        with contextlib.suppress(BrokenPipeError):
+            self._to.write(line.encode() + b"\n")
 
-    def _take(self) -> Done | Cause | NoRoom | None:
+    def _take(self) -> Done | None:
         """Wait a moment for what it says."""
-        if self._child.stdout is None:
-            raise AssertionError("its standard output is a pipe")
-        timeout = min(0.25, self._attempt.stall_s / 4)
-        if not select.select([self._child.stdout], [], [], timeout)[0]:
+        timeout = min(0.25, self._stall_s / 4)
+        if not select.select([self._from], [], [], timeout)[0]:
             return None
-        chunk = os.read(self._child.stdout.fileno(), 65536)
+        chunk = os.read(self._from.fileno(), 65536)
         if not chunk:
-            return self._died()
+            raise CauseError(self._died())
         if not self._spoke:
             self._spoke = True
-            self._move(grown=True)
+            self._moved = time.monotonic()
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
-            found = self._heard(json.loads(line))
-            if found is not None:
-                return found
+            done = self._heard(json.loads(line))
+            if done is not None:
+                return done
         return None
 
-    def _heard(self, event: Mapping[str, Any]) -> Done | Cause | NoRoom | None:
+    def _heard(self, event: Mapping[str, Any]) -> Done | None:
         match event:
             case {"done": {"folder": str(folder), "commit": str(commit)}}:
                 return Done(Path(folder), commit)
             case {"cause": cause}:
-                return from_json(cause)
-            case {"listing": {"files": files}}:
-                return self._listed(files)
-            case {"progress": {"received": received, "status": status, "waiting": waiting}}:
+                raise CauseError(from_json(cause))
+            case {"listing": files}:
+                self._listed(tuple(File(**file) for file in files))
+            case {"progress": [received, status, waiting]}:
                 self._move(grown=received > self._received)
                 self._received, self._status = received, status
                 self._waiting = tuple(waiting)
         return None
 
-    def _listed(self, files: list[dict[str, Any]]) -> NoRoom | None:
+    def _listed(self, files: tuple[File, ...]) -> None:
         """It is known what is to come: is there room for it."""
-        attempt = self._attempt
-        attempt.progress = Progress(tuple(File(**file) for file in files))
-        attempt.room = room_of(attempt.base, attempt.progress.missing_bytes(attempt.base))
-        if attempt.room.too_little:
-            return NoRoom()
+        self._progress = Progress(files)
+        self.room = room_of(self._base, self._progress.missing_bytes(self._base))
+        if self.room.too_little:
+            needed, free = size(self.room.wanted_bytes), size(self.room.free_bytes)
+            raise CauseError(
+                Cause(
+                    Fault.READ_ERROR,
+                    about="room",
+                    said=f"it needs {needed}, and {free} are free",
+                    step="free space there, or set HF_HOME to a folder on a larger disk",
+                )
+            )
         self._move(grown=True)
-        self._write(b"go\n")
-        return None
+        self._write("go")
 
     def _look(self) -> None:
         """What has been written since the last look."""
-        sizes = blob_sizes(self._attempt.base)
-        grown = [name for name, size in sizes.items() if size > self._sizes.get(name, 0)]
+        sizes = blob_sizes(self._base)
+        grown = [name for name, length in sizes.items() if length > self._sizes.get(name, 0)]
         self._sizes = sizes
         self._move(grown=bool(grown))
         self._note_open()
-        self._tell(grown)
+        if self._progress.files:
+            self._progress.measure(self._base, sizes, grown, self._received)
+            self._told(self._progress)
 
     def _move(self, *, grown: bool) -> None:
         if grown:
@@ -219,18 +182,12 @@ class _Watched:
                     if path.name.endswith(INCOMPLETE) and path.parent.name == "blobs":
                         self._open.add(path)
 
-    def _tell(self, grown: list[str]) -> None:
-        if self._attempt.progress.files:
-            self._attempt.progress.measure(self._attempt.base, self._sizes, grown, self._received)
-            self._attempt.told(self._attempt.progress)
-
     def _trouble(self) -> int | None:
         """The last answer of the hub, where that was an error."""
-        bad = 400
-        return self._status if self._status is not None and self._status >= bad else None
+        return self._status if self._status and self._status >= _FIRST_ERROR else None
 
     def _stalled(self) -> Cause:
-        text = f"no new byte for {self._attempt.stall_s:g} s (BOOT_STALL_TIMEOUT_S)"
+        text = f"no new byte for {self._stall_s:g} s (BOOT_STALL_TIMEOUT_S)"
         if self._waiting:
             text += f", waiting for {listed(self._waiting, 3)}, which another process holds"
         elif self._trouble():
@@ -251,3 +208,50 @@ class _Watched:
         except subprocess.TimeoutExpired:
             return Cause(Fault.INTERNAL, about="died", said="it said no more, and did not end")
         return death_of(code)
+
+
+def _order(request: Request, *, locks: bool) -> Order:
+    stall_s = request.means.stall_s
+    return Order(
+        asked=request.asked,
+        repository=request.repository,
+        revision=request.plan.revision,
+        cache=request.cache,
+        token=request.token,
+        endpoint=request.endpoint,
+        pickles=request.plan.allow_pickle,
+        locks=locks,
+        ask_timeout_s=min(_ASK_TIMEOUT_S, stall_s),
+        longest_wait_s=min(LONGEST_WAIT_S, stall_s / 2),
+    )
+
+
+def _start(
+    environ: Mapping[str, str], *, xet: bool
+) -> tuple[subprocess.Popen[bytes], IO[bytes], IO[bytes]]:
+    """The child, and its standard input and output."""
+    search = [str(_ROOT), *filter(None, [environ.get("PYTHONPATH")])]
+    kept = {name: value for name, value in environ.items() if name not in _TOKENS}
+    try:
+        child = subprocess.Popen(
+            # -P: what lies in the current folder must not shadow a module.
+            [sys.executable, "-P", "-m", "app.probes.fetch_child", str(os.getpid())],
+            env={
+                **kept,
+                # With telemetry the client also asks who runs it, at every start.
+                "HF_HUB_DISABLE_TELEMETRY": "1",
+                **({} if xet else {"HF_HUB_DISABLE_XET": "1"}),
+                "PYTHONPATH": os.pathsep.join(search),
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+        )
+    except OSError as error:
+        fault = fault_of(error.errno) or Fault.TEMPORARY
+        cause = Cause(fault, names=(type(error).__name__,), number=error.errno)
+        raise CauseError(cause) from error
+    if child.stdin is None or child.stdout is None:
+        raise AssertionError("both are pipes")
+    return child, child.stdin, child.stdout

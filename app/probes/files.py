@@ -72,14 +72,14 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def read_bytes(path: Path, limit: int, *, offset: int = 0) -> tuple[bytes, int]:
-    """Up to `limit` bytes of a regular file and its whole size, links followed.
+def read_bytes(path: Path, limit: int) -> tuple[bytes, int]:
+    """The first `limit` bytes of a regular file and its whole size, links followed.
 
     Raises:
         OSError: it cannot be read, or is no regular file.
     """
     with open_file(path) as file:
-        return file.read(limit, offset), file.size
+        return file.read(limit, 0), file.size
 
 
 def _handle(path: Path) -> int:

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.facts.host import Folder, FolderFacts
-from app.facts.words import is_utf8, one_line
+from app.facts.words import error_text, is_utf8, one_line
 from app.probes.mounts import Mount, kind_of
 
-_PROBE = ".bootguard-probe-"
+PROBE = ".bootguard-probe-"
 _STALE_AFTER_S = 600.0  # a probe takes milliseconds
 _PAGE = 4096
 _MOST_LISTED = 2000
@@ -26,11 +26,14 @@ _SHOWN = 400  # characters of a path
 
 
 def probe_folder(folder: Folder, table: tuple[Mount, ...] = ()) -> FolderFacts:
-    """Do in the folder what will be done there, as this uid; it is created where missing.
+    """Do in the folder what will be done there, as this uid; it is made where its users make it.
 
     Permission bits prove nothing: root squash, read-only mounts, quotas and full disks show up
     only in a real write. `table` tells the type of its file system.
     """
+    if folder.empty:
+        why = f"{folder.variable} is set to nothing, and its reader takes that for a relative path"
+        return FolderFacts(folder, why)
     if not Path(folder.path).is_absolute():
         shown = one_line(repr(folder.path), _SHOWN)
         return FolderFacts(folder, f"{shown} is not an absolute path{_of_tilde(folder.path)}")
@@ -39,11 +42,13 @@ def probe_folder(folder: Folder, table: tuple[Mount, ...] = ()) -> FolderFacts:
         return FolderFacts(folder, f"{shown} is no UTF-8, and few libraries can open such a path")
     path = Path(folder.path)
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        if folder.made:
+            path.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))  # names the folder
         tried = write_through(path)
     except (OSError, ValueError) as error:  # ValueError: a NUL byte in the path
         number = error.errno if isinstance(error, OSError) else None
-        problem = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        problem = error_text(error)
         where = getattr(error, "filename", None) or folder.path
         if number == errno.EEXIST and Path(where).is_symlink():  # else mkdir would have had it
             problem = f"a link to {one_line(str(Path(where).readlink()))}, where nothing is"
@@ -80,7 +85,7 @@ def write_through(folder: Path) -> Tried:
         OSError: one of the four did not work.
     """
     _clear_stale(folder)
-    name = f"{_PROBE}{os.getpid()}-{secrets.token_hex(4)}"
+    name = f"{PROBE}{os.getpid()}-{secrets.token_hex(4)}"
     first, second = folder / name, folder / f"{name}.renamed"
     try:
         handle = os.open(first, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -130,7 +135,7 @@ def _clear_stale(folder: Path) -> None:
     # A folder that may be written and not listed is a good one.
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for left in itertools.islice(entries, _MOST_LISTED):
-            if left.name.startswith(_PROBE):
+            if left.name.startswith(PROBE):
                 with contextlib.suppress(OSError):
                     if left.stat(follow_symlinks=False).st_mtime >= oldest:
                         continue

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.facts.board import BoardFacts, NvmlFacts
+from app.facts.board_words import FABRIC_IN_PROGRESS
+from app.facts.driver_errors import FABRIC_NOT_READY
 from app.facts.gpu import DeviceFacts, GpuFacts
 from app.plan import Plan
 from app.probes import driver_files
@@ -30,8 +32,6 @@ _LEAST_S = 0.1  # for a last question, where the stage's deadline leaves nothing
 # A question that got less time than this and was not answered says nothing new.
 _HURRIED_S = 2.0
 
-_NOT_READY = frozenset({802, 919})  # CUDA_ERROR_SYSTEM_NOT_READY, CUDA_ERROR_FABRIC_NOT_READY
-_FABRIC_IN_PROGRESS = 2  # NVML_GPU_FABRIC_STATE_IN_PROGRESS
 _CUDA = driver_files.CUDA
 # By which launchers grant devices, and CUDA's own.
 _ASKED = (
@@ -99,7 +99,6 @@ def _seen(plan: Plan, environ: Mapping[str, str], devices: Path, proc: Path) -> 
         libcuda=next((file.path for file in libraries if file.name == _CUDA), ""),
         libraries=libraries,
         driver=driver,
-        visible=environ.get("CUDA_VISIBLE_DEVICES"),
         asked={name: environ[name] for name in _ASKED if name in environ},
     )
 
@@ -143,9 +142,9 @@ def _not_ready(cuda: CudaAnswer, nvml: NvmlFacts, window_s: float) -> tuple[str,
     if cuda.problem or cuda.load_error:
         return "", 0.0
     refused = cuda.init_error or cuda.context_error
-    if refused in _NOT_READY:
+    if refused in FABRIC_NOT_READY:
         return f"the CUDA driver is not ready ({cuda.call} returned {refused})", window_s
-    if any(board.fabric_state == _FABRIC_IN_PROGRESS for board in _own(cuda, nvml)):
+    if any(board.fabric_state == FABRIC_IN_PROGRESS for board in _own(cuda, nvml)):
         bound_s = window_s if cuda.init_error else min(window_s, _USABLE_WINDOW_S)
         return "the NVLink fabric is coming up (by NVML)", bound_s
     return "", 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,14 +28,14 @@ def probe_host(plan: Plan, environ: Mapping[str, str], *, limit_s: float = 0.0) 
 
     `limit_s` is the deadline of the stage, 0 for none: a compiler that hangs is named before it.
     """
-    report = Folder("report", str(plan.report_dir.absolute()), "BOOT_REPORT_DIR")
+    here, no_here = _working_folder()
+    report = Folder("report", str(here / plan.report_dir), "BOOT_REPORT_DIR")
     folders = cache_folders(environ, plan.profile)
     table = mounts(_PROC)
     limits = probe_limits(_PROC)  # before a compiler takes some of what is left
     none_left = "too few processes can be started, as host.limits says" if limits.no_tasks else ""
     with compiling(plan, environ, deadline_of(limit_s), why_not=none_left) as toolchain:
         facts = HostFacts(
-            hostname=socket.gethostname(),
             account=account_facts(environ),
             limits=limits,
             clock=clock_facts(),
@@ -48,6 +47,7 @@ def probe_host(plan: Plan, environ: Mapping[str, str], *, limit_s: float = 0.0) 
             surroundings=probe_surroundings(environ),
             job=_job(plan, environ),
             packages=probe_packages(plan, environ),
+            working_folder_errno=no_here,
             toolchain=toolchain.facts(),  # last: it waits for the compiler
         )
     if not facts.hub_doubtful:
@@ -55,6 +55,14 @@ def probe_host(plan: Plan, environ: Mapping[str, str], *, limit_s: float = 0.0) 
     from app.probes.reach import locate_model  # rarely, and it brings Unsloth's tables along
 
     return replace(facts, model_at=locate_model(plan, environ))
+
+
+def _working_folder() -> tuple[Path, int | None]:
+    """Where relative paths begin; no folder, and why, where it was removed or does not answer."""
+    try:
+        return Path.cwd(), None
+    except OSError as error:
+        return Path(), error.errno
 
 
 def _job(plan: Plan, environ: Mapping[str, str]) -> JobTargetFacts | None:

@@ -3,61 +3,26 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from app import rehearsal
 from app.errors import BootError
 from app.facts.cache import CacheFacts, FileEntry, VerifyFacts
-from app.facts.host import cache_folders, expand, offline_variable
-from app.limits import NEVER
+from app.facts.host import cache_folders, expand
 from app.plan import Plan
-from app.probes import verify
-from app.probes.asked import doubted, in_the_way, not_utf8, refuse
-from app.probes.fetch import Fetched, Request, fetch
+from app.probes.asked import absolute, doubted, in_the_way, not_utf8, refuse
+from app.probes.fetch import Fetched, fetch
+from app.probes.fetch_request import Means, Request
+from app.probes.hub_cache import snapshot_at
 from app.probes.names import read_tables, unsloth_models_folder
+from app.probes.verify import verify
 from app.probes.weights import missing_weights
 
 # A first build takes about ten seconds on two cores.
-REHEARSAL_TIMEOUT_S = 600.0
-# .../models--org--name/snapshots/<commit>: a folder of the hub's cache knows its own origin.
-_SNAPSHOT = re.compile(r".*/models--(?P<repo>[^/]+)/snapshots/(?P<commit>[0-9a-f]{40})")
-
-
-@dataclass(frozen=True, slots=True)
-class Means:
-    """What the stage may use: time, and ways to tell how far it is.
-
-    `limit_s` is the time to the deadline, and `limit` the setting that it comes from; `terminal` is
-    the path of a descriptor that may be a terminal.
-    """
-
-    limit_s: float = 3600.0
-    stall_s: float = 60.0
-    wait: Callable[[float], None] = time.sleep
-    say: Callable[[str], object] = lambda _text: None
-    terminal: str | None = None
-    limit: str = ""
-
-    @property
-    def limit_name(self) -> str:
-        """The setting with its value; the stage's own where none is given."""
-        return self.limit or f"BOOT_CACHE_TIMEOUT_S={self.limit_s:g}"
-
-    @property
-    def allowed_s(self) -> float:
-        """The time to use: the finding must come before the deadline, which kills.
-
-        What is left takes half a second on a node with nothing else to do: a child is ended, and
-        what it began is removed.
-        """
-        if self.limit_s >= NEVER:
-            return NEVER
-        return self.limit_s - min(5.0, max(0.1 * self.limit_s, min(1.0, 0.4 * self.limit_s)))
+_REHEARSAL_TIMEOUT_S = 600.0
 
 
 def resolve_model(
@@ -69,27 +34,23 @@ def resolve_model(
 ) -> CacheFacts:
     """Decide what is loaded, and see that its files are on this machine and as they should be."""
     means = means or Means()
-    until = time.monotonic() + means.allowed_s
-    facts = _found(plan, environ, token, means, until)
+    facts = _found(plan, environ, token, means)
     if facts.folder is None or facts.list_problem:
         return facts
     if facts.origin == "rehearsal":
         return replace(facts, verified=VerifyFacts(skipped="the rehearsal model is built here"))
-    told = verify.Means(until, means.say, means.limit_name.partition("=")[0])
-    return replace(facts, verified=verify.verify(facts.folder, facts.files, plan.verify, told))
+    return replace(facts, verified=verify(facts.folder, facts.files, plan.verify, means))
 
 
-def _found(
-    plan: Plan, environ: Mapping[str, str], token: str | None, means: Means, until: float
-) -> CacheFacts:
+def _found(plan: Plan, environ: Mapping[str, str], token: str | None, means: Means) -> CacheFacts:
     asked = plan.request.base_model_id
     folders = cache_folders(environ, plan.profile)
     if asked == rehearsal.MODEL_NAME:
         return _rehearsal(plan, Path(folders.root.path), environ)
-    path = Path(expand(asked, environ))
+    path = absolute(Path(expand(asked, environ)))
     found = in_the_way(path)
     if found is None:
-        return _folder(plan, path.absolute())
+        return _folder(plan, path)
     facts = CacheFacts(asked, asked, "hub", "")
     refused = refuse(asked, path, found)
     if refused is not None:
@@ -97,26 +58,13 @@ def _found(
     refused = not_utf8(folders.hub.path)
     if refused is not None:
         return replace(facts, failure=refused)
-    facts = _mapped(plan, facts)
-    request = Request(
-        asked=asked,
-        repository=facts.model_id,
-        revision=plan.revision,
-        # As the client has it, and absolute: the child may not depend on the working folder.
-        cache=os.path.realpath(folders.hub.path),
-        token=token,
-        variables=environ,
-        allowed=plan.download == "if-missing",
-        offline=offline_variable(environ),
-        until=until,
-        limit=means.limit_name,
-        stall_s=means.stall_s,
-        pickles=plan.allow_pickle,
-        wait=means.wait,
-        say=means.say,
-        terminal=means.terminal,
-    )
-    return _fetched(facts, fetch(request), path)
+    try:
+        facts = _mapped(plan, facts)
+    except BootError as error:
+        return replace(facts, failure=error.finding)
+    # As the client has it, and absolute: the child may not depend on the working folder.
+    hub = os.path.realpath(folders.hub.path)
+    return _fetched(facts, fetch(Request(facts.model_id, hub, plan, environ, token, means)), path)
 
 
 def _fetched(facts: CacheFacts, got: Fetched, path: Path) -> CacheFacts:
@@ -147,7 +95,7 @@ def _rehearsal(plan: Plan, cache: Path, environ: Mapping[str, str]) -> CacheFact
     if refused is not None:
         return replace(facts, failure=refused)
     try:
-        folder = rehearsal.ensure(cache, environ, timeout_s=REHEARSAL_TIMEOUT_S)
+        folder = rehearsal.ensure(cache, environ, timeout_s=_REHEARSAL_TIMEOUT_S)
     except BootError as error:
         return replace(facts, failure=error.finding)
     return _with_files(replace(facts, folder=folder))
@@ -155,24 +103,19 @@ def _rehearsal(plan: Plan, cache: Path, environ: Mapping[str, str]) -> CacheFact
 
 def _folder(plan: Plan, path: Path) -> CacheFacts:
     """A local folder is loaded as it is: no name mapping applies to it, in Unsloth neither."""
+    asked = plan.request.base_model_id
+    facts = CacheFacts(asked, str(path), "folder", "a local folder")
     refused = not_utf8(str(path))
     if refused is not None:
-        asked = plan.request.base_model_id
-        return CacheFacts(asked, asked, "folder", "a local folder", failure=refused)
-    found = _SNAPSHOT.fullmatch(str(path))
-    facts = CacheFacts(
-        requested_id=plan.request.base_model_id,
-        model_id=str(path),
-        origin="folder",
-        reason=f"a local folder, a snapshot of {found['repo'].replace('--', '/')}"
-        if found
-        else "a local folder",
-        folder=path,
-        revision=found["commit"] if found else None,
-    )
+        return replace(facts, model_id=asked, failure=refused)
+    snapshot = snapshot_at(path)  # a folder of the hub's cache knows its own origin
+    if snapshot is not None:
+        repository, commit = snapshot
+        reason = f"{facts.reason}, a snapshot of {repository}"
+        facts = replace(facts, reason=reason, revision=commit)
     if plan.revision not in {None, facts.revision}:
         facts = replace(facts, ignored_revision=plan.revision)
-    return _with_files(facts)
+    return _with_files(replace(facts, folder=path))
 
 
 def _mapped(plan: Plan, facts: CacheFacts) -> CacheFacts:
@@ -198,17 +141,16 @@ def _with_files(facts: CacheFacts) -> CacheFacts:
     if facts.folder is None:
         return facts
     try:
-        files = list_files(facts.folder)
-        folders = () if files else list_folders(facts.folder)
+        files = _list_files(facts.folder)
+        folders = () if files else _list_folders(facts.folder)
     except OSError as error:
         return replace(facts, list_problem=error.strerror or str(error), list_errno=error.errno)
     dangling = [entry.name for entry in files if entry.n_bytes is None]
-    missing = missing_weights(facts.folder)
-    missing = tuple(dict.fromkeys((*missing, *dangling)))
-    return replace(facts, files=files, folders=folders, missing=missing)
+    missing = dict.fromkeys((*missing_weights(facts.folder), *dangling))
+    return replace(facts, files=files, folders=folders, missing=tuple(missing))
 
 
-def list_folders(folder: Path) -> tuple[str, ...]:
+def _list_folders(folder: Path) -> tuple[str, ...]:
     """The folders in a folder, but for the one that a new disk has.
 
     Raises:
@@ -218,7 +160,7 @@ def list_folders(folder: Path) -> tuple[str, ...]:
     return tuple(sorted(path.name for path in found if in_the_way(path) is None))
 
 
-def list_files(folder: Path) -> tuple[FileEntry, ...]:
+def _list_files(folder: Path) -> tuple[FileEntry, ...]:
     """The files of the folder itself, links followed; links that lead nowhere have no size.
 
     Raises:

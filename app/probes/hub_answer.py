@@ -16,7 +16,7 @@ from app.facts.words import signal_name
 from app.outcome import Fault
 
 AboutT = Literal[
-    "", "repository", "revision", "file", "stall", "late", "died", "stranger", "contents"
+    "", "repository", "revision", "stall", "late", "died", "stranger", "contents", "room"
 ]
 
 
@@ -25,10 +25,10 @@ class Cause:
     """Why there are no files.
 
     `names` are the classes of the exceptions, outermost first; `status` the HTTP status; `number`
-    the system's. `about` says what the hub does not have, or how the download ended otherwise.
-    `retry_after_s` is what a busy hub asked for. `where` is the file that a system call failed on,
-    or the code that raised what nobody foresaw. `locks` are the lock files that a stalled download
-    waited for.
+    the system's. `about` says what the hub does not have, or how the download ended otherwise
+    (`room`: it was not begun). `retry_after_s` is what a busy hub asked for. `where` is the file
+    that a system call failed on, or the code that raised what nobody foresaw. `locks` are the lock
+    files that a stalled download waited for.
     """
 
     fault: Fault

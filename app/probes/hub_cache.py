@@ -15,19 +15,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from app.facts import disk
 from app.probes.files import read_bytes
 from app.probes.weights import CONFIG, JSON_LIMIT, choose_weights
 
 DEFAULT_REVISION = "main"
 # What a load reads. Other frameworks' weights and second copies stay on the hub.
-ALLOW = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken")
+_ALLOW = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken")
 # Asked for besides where pickles are allowed and the repository has no safetensors.
-PICKLES = ("pytorch_model*.bin",)
-IGNORE = ("original/*", "onnx/*", "gguf/*", "consolidated*", "checkpoint-*/*", "runs/*")
+_PICKLES = ("pytorch_model*.bin",)
+_IGNORE = ("original/*", "onnx/*", "gguf/*", "consolidated*", "checkpoint-*/*", "runs/*")
 INCOMPLETE = ".incomplete"  # the end of the client's name for a download that has not ended
 COMMIT = re.compile(r"[0-9a-f]{40}")
+_SNAPSHOT = re.compile(r".*/models--(?P<repository>[^/]+)/snapshots/(?P<commit>[0-9a-f]{40})")
 # One of them, or nothing can be tokenised: fast; sentencepiece; byte pairs; words; tiktoken.
-TOKENIZERS = (
+_TOKENIZERS = (
     *("tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"),
     *("vocab.json", "vocab.txt", "tekken.json", "source.spm"),
 )
@@ -68,18 +70,24 @@ def repository_folder(cache: str, repository: str) -> Path:
     return Path(cache) / ("models--" + repository.replace("/", "--"))
 
 
+def snapshot_at(folder: Path) -> tuple[str, str] | None:
+    """Repository and commit of a snapshot of the cache, by its path; None for another folder."""
+    found = _SNAPSHOT.fullmatch(str(folder))
+    return None if found is None else (found["repository"].replace("--", "/"), found["commit"])
+
+
 def wanted(names: Iterable[str], *, pickles: bool = False) -> list[str]:
     """The files of a repository that a load reads, by the client's own way to match patterns."""
     found = list(names)
     if pickles and not any(name.endswith(".safetensors") for name in found):
-        allow: tuple[str, ...] = (*ALLOW, *PICKLES)
+        allow: tuple[str, ...] = (*_ALLOW, *_PICKLES)
     else:
-        allow = ALLOW
+        allow = _ALLOW
     return [
         name
         for name in found
         if any(fnmatch.fnmatch(name, pattern) for pattern in allow)
-        and not any(fnmatch.fnmatch(name, pattern) for pattern in IGNORE)
+        and not any(fnmatch.fnmatch(name, pattern) for pattern in _IGNORE)
     ]
 
 
@@ -88,7 +96,8 @@ def find_snapshot(
 ) -> Cached | None:
     """The snapshot of that revision, complete or not; None where the cache has none.
 
-    What cannot be read counts as not there: the download says what is wrong with it.
+    Raises:
+        OSError: this uid may not look, or the disk does not answer.
     """
     base = repository_folder(cache, repository)
     commit = _commit(base, revision or DEFAULT_REVISION)
@@ -162,7 +171,11 @@ def _commit(base: Path, revision: str) -> str | None:
         return None
     try:
         text, _ = read_bytes(base / "refs" / revision, _LONGEST_REF)
-    except (OSError, ValueError):
+    except OSError as error:
+        if disk.fault_of(error.errno):
+            raise
+        return None
+    except ValueError:  # a name that no file can have
         return None
     commit = text.decode(errors="replace").strip()
     return commit if COMMIT.fullmatch(commit) else None
@@ -174,12 +187,12 @@ def _lacking(folder: Path, *, pickles: bool) -> list[str]:
     A file that is there and broken is not lacking: the checkpoint stage says what it is.
     """
     lacking = [] if (folder / CONFIG).is_file() else [CONFIG]
-    if not any((folder / name).is_file() for name in TOKENIZERS):
+    if not any((folder / name).is_file() for name in _TOKENIZERS):
         lacking.append("a tokenizer")
     choice = choose_weights(folder)
     missing = [name for name in choice.files if not (folder / name).is_file()]
     lacking += missing
-    has_pickles = pickles and any(folder.glob(PICKLES[0]))
+    has_pickles = pickles and any(folder.glob(_PICKLES[0]))
     if not choice.files and not choice.index_problem and not has_pickles:
         lacking.append("weights")
     try:

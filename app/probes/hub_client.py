@@ -29,8 +29,6 @@ _CHUNK_BYTES = 256 * 1024
 # A file system without locks: the client needs none to keep the cache whole, since every download
 # writes to a file of its own name and renames it at the end.
 _NO_LOCKS = frozenset((errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS))
-
-
 # From making a lock file to writing its owner's number into it: no time at all, where that lives.
 _TORN_S = 2.0
 

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable
 from app.outcome import Fault
 from app.probes.hub_answer import Cause
 from app.probes.hub_cache import wanted
+from app.probes.weights import ADAPTER, CONFIG
 
-_CONFIG = "config.json"
 _PLAIN = "name a repository with config.json, a tokenizer and *.safetensors"
 _GGUF = (
     "it is a model in GGUF, which cannot be trained",
@@ -24,7 +24,7 @@ _PICKLED = (
 # A file that stands in the place of config.json in something else, what that is, and the way out.
 _OTHERS = (
     (
-        "adapter_config.json",
+        ADAPTER,
         "it is a LoRA adapter, not a base model",
         "set BOOT_BASE_MODEL_ID to the adapter's base model",
     ),
@@ -50,7 +50,7 @@ def misfit(names: Collection[str], *, pickles: bool) -> Cause | None:
         step = f"{_PLAIN}, and check BOOT_REVISION"
         return _is("the hub lists no file of a model", step, fault=Fault.MODEL_ABSENT)
     gguf = any(name.lower().endswith(".gguf") for name in names)
-    if _CONFIG not in names:
+    if CONFIG not in names:
         return _what_else(names, gguf=gguf)
     if _has_weights(wanted(names, pickles=pickles)):
         return None
@@ -71,14 +71,14 @@ def _has_weights(names: Iterable[str]) -> bool:
 def _what_else(names: Collection[str], *, gguf: bool) -> Cause:
     for name, what, step in _OTHERS:
         if name in names:
-            return _is(f"{what} (it has {name} and no {_CONFIG})", step)
+            return _is(f"{what} (it has {name} and no {CONFIG})", step)
     if gguf:
         return _is(*_GGUF)
-    deeper = sorted(name for name in names if name.endswith(f"/{_CONFIG}"))
+    deeper = sorted(name for name in names if name.endswith(f"/{CONFIG}"))
     if deeper:
-        inside = deeper[0].removesuffix(f"/{_CONFIG}")
+        inside = deeper[0].removesuffix(f"/{CONFIG}")
         return _is(
             f"the model is a folder deeper, in {inside}",
             f"download it and give the folder {inside} of it in BOOT_BASE_MODEL_ID",
         )
-    return _is(f"it has no {_CONFIG}", _PLAIN)
+    return _is(f"it has no {CONFIG}", _PLAIN)

@@ -61,7 +61,7 @@ _STATUS = re.compile(r"[1-5][0-9]{2}(?= )")
 _LONGEST_NUMBER = 9  # digits of seconds: thirty years
 
 
-def chain_of(error: BaseException) -> Iterator[BaseException]:
+def _chain_of(error: BaseException) -> Iterator[BaseException]:
     """An exception and what it came of.
 
     httpcore's pool hides what its own exceptions came of (`raise ... from None`): the refused
@@ -75,9 +75,9 @@ def chain_of(error: BaseException) -> Iterator[BaseException]:
             yield from causes(inner)
 
 
-def status_of(error: BaseException) -> int | None:
+def _status_of(error: BaseException) -> int | None:
     """The HTTP status behind an exception, also that of a proxy that refuses a connection."""
-    for cause in chain_of(error):
+    for cause in _chain_of(error):
         response = getattr(cause, "response", None)
         if isinstance(response, httpx.Response):
             return response.status_code
@@ -88,7 +88,7 @@ def status_of(error: BaseException) -> int | None:
 
 def fault_of(error: BaseException) -> Fault | None:
     """The kind of fault; None for an exception that is not about the hub or the disk."""
-    chain = list(chain_of(error))
+    chain = list(_chain_of(error))
     for cause in chain:
         if isinstance(cause, ssl.SSLCertVerificationError):
             code = getattr(cause, "verify_code", None)  # set by OpenSSL, not by the class
@@ -130,7 +130,7 @@ def _is_absent(cause: BaseException) -> bool:
 def _fault_of_proxy(chain: list[BaseException]) -> Fault | None:
     """A proxy that wants a password or forbids the host will do so again."""
     for cause in chain:
-        status = status_of(cause) if isinstance(cause, httpx.ProxyError) else None
+        status = _status_of(cause) if isinstance(cause, httpx.ProxyError) else None
         if status is not None:
             later = status in _LATER or status >= httpx.codes.INTERNAL_SERVER_ERROR
             return Fault.TEMPORARY if later else Fault.CONFIG
@@ -138,7 +138,7 @@ def _fault_of_proxy(chain: list[BaseException]) -> Fault | None:
 
 
 def _fault_of_status(error: BaseException) -> Fault | None:
-    status = status_of(error)
+    status = _status_of(error)
     if status is None:
         return None
     if status in _EXPIRED and _is_of_a_store(error):
@@ -154,7 +154,7 @@ def _fault_of_status(error: BaseException) -> Fault | None:
 
 def _is_of_a_store(error: BaseException) -> bool:
     """Whether not the hub answered but where it redirects large files to."""
-    for cause in chain_of(error):
+    for cause in _chain_of(error):
         response = getattr(cause, "response", None)
         if isinstance(response, httpx.Response):
             url = response.url
@@ -181,7 +181,7 @@ def _fault_of_system(chain: list[BaseException]) -> Fault | None:
 
 def cause_of(error: BaseException) -> Cause:
     """What an exception amounts to; one that is not about the hub or the disk is a bug of ours."""
-    chain = list(chain_of(error))
+    chain = list(_chain_of(error))
     for each in chain:
         if isinstance(each, CauseError):
             return each.cause
@@ -192,7 +192,7 @@ def cause_of(error: BaseException) -> Cause:
     return Cause(
         fault=fault or Fault.INTERNAL,
         names=tuple(dict.fromkeys(type(cause).__name__ for cause in chain)),
-        status=status_of(error),
+        status=_status_of(error),
         number=numbers[-1] if numbers else None,
         about=_about(chain),
         retry_after_s=_retry_after(chain),

@@ -17,7 +17,7 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 
 from app.facts.job_target import JOB_ARGUMENTS, Found, JobTargetFacts, search_path
-from app.facts.words import one_line
+from app.facts.words import error_text, one_line
 from app.probes.files import read_bytes
 
 _TARGET = re.compile(r"(?P<module>\w+(\.\w+)*):(?P<function>\w+)", re.ASCII)
@@ -133,8 +133,7 @@ def _in_source(facts: JobTargetFacts, function: str) -> JobTargetFacts:
         source, size = read_bytes(Path(facts.file), _LARGEST)
     except (OSError, ValueError) as error:
         number = error.errno if isinstance(error, OSError) else None
-        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        return replace(facts, found=Found.UNREADABLE, why=one_line(text), errno=number)
+        return replace(facts, found=Found.UNREADABLE, why=one_line(error_text(error)), errno=number)
     if size > _LARGEST:
         return replace(facts, why=f"its {size} bytes are too many to read here")
     return _in_text(facts, source, function)

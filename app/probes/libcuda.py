@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from app.facts.toolchain import LIBCUDA, LibcudaFacts
-from app.facts.words import one_line
+from app.facts.words import error_text, one_line
 from app.probes.elf import ElfError, ElfFile, own_machine
 from app.probes.files import read_bytes
 from app.probes.wheel import package_folder
@@ -96,8 +96,6 @@ def _trouble(file: str) -> str:
     try:
         with ElfFile(Path(file)) as found:
             machine = found.machine
-    except ElfError as error:
-        return str(error)
-    except OSError as error:
-        return error.strerror or str(error)
+    except (OSError, ElfError) as error:
+        return error_text(error)
     return "" if own_machine() in (machine, None) else "it is for another machine"

@@ -7,7 +7,7 @@ import resource
 from pathlib import Path
 
 from app.facts.node import LimitFacts
-from app.probes.cgroups import groups, number_of, text_of
+from app.probes.cgroups import fields_of, groups, number_of, text_of
 
 _FAR = 4096  # tasks: no check asks for as many
 _RESOURCES = ("AS", "CORE", "CPU", "DATA", "FSIZE", "MEMLOCK", "NOFILE", "NPROC", "STACK")
@@ -112,9 +112,7 @@ def _tasks_of(proc: Path, uid: int) -> int:
     for folder in proc.iterdir():
         if not folder.name.isdigit() or _owner(folder) not in (uid, 0):
             continue
-        fields = dict(
-            line.split(":", 1) for line in text_of(folder / "status").splitlines() if ":" in line
-        )
+        fields = fields_of(text_of(folder / "status"))
         if fields.get("Uid", "").split()[:1] == [str(uid)]:
             n_tasks += int(fields.get("Threads", "1"))
     return n_tasks

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from app.facts.host import MemoryFacts
 from app.facts.process import OomFacts
-from app.probes.cgroups import groups, number_of, text_of, value_of
+from app.probes.cgroups import fields_of, groups, number_of, text_of, value_of
 
 # Version 1 writes "no limit" as the largest page-aligned 63-bit number; nothing real comes near.
 _UNLIMITED = 1 << 60
@@ -103,13 +103,8 @@ def _bounds(proc: Path) -> Iterator[tuple[Path, _Files, str, int]]:
 
 def _meminfo(path: Path) -> dict[str, int]:
     """The machine's numbers, in bytes (the file counts in KiB)."""
-    found: dict[str, int] = {}
-    for line in text_of(path).splitlines():
-        name, _, value = line.partition(":")
-        number = value.split()[0] if value.split() else ""
-        if number.isdigit():
-            found[name] = int(number) * 1024
-    return found
+    numbers = ((name, value.split(" ")[0]) for name, value in fields_of(text_of(path)).items())
+    return {name: int(number) * 1024 for name, number in numbers if number.isdigit()}
 
 
 def _reclaimable(stat: Path) -> int:

@@ -11,14 +11,13 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 from app.facts.families import Families
 from app.probes.files import read_bytes
+from app.probes.wheel import package_folder
 
-_PACKAGE = "transformers"
 _LARGEST = 4 * 1024 * 1024  # bytes of one source file; the tables have 110 kB
 _PAIR = re.compile(r"""(?<=[\s({])["']([\w.-]{1,100})["'](?:,|:)\s+\(?["'](\w{1,100})["']""")
 _VERSION = re.compile(r"""^__version__ = ["']([\w.+-]{1,40})["']""", re.MULTILINE)
@@ -44,20 +43,15 @@ _SUBCONFIG = re.compile(r"""["'](\w+)["']:\s*AutoConfig\b""")
 
 def read_families(config: Mapping[str, Any]) -> Families:
     """The installed families, and what else bears on this `config.json`."""
-    folder = package_folder(_PACKAGE)
+    folder = _installed("transformers")
     return families_in(folder, config) if folder is not None else Families()
 
 
-def package_folder(name: str) -> Path | None:
-    """Where a package lies, found without importing it.
-
-    The current folder is on the path of `python -m app.boot` and holds nothing that is installed.
-    """
+def _installed(package: str) -> Path | None:
+    """Its folder; the current one is on the path of `python -m app.boot` and holds none."""
     here = os.path.realpath(os.curdir)
     search = [entry for entry in sys.path if os.path.realpath(entry or os.curdir) != here]
-    spec = PathFinder.find_spec(name, search)
-    places = list(spec.submodule_search_locations or ()) if spec else []
-    return Path(places[0]) if places else None
+    return package_folder(package, search)
 
 
 def families_in(folder: Path, config: Mapping[str, Any]) -> Families:
@@ -134,7 +128,7 @@ def _patched(kinds: Iterable[str]) -> frozenset[str]:
     left = set(kinds)
     found: set[str] = set()
     for package, part in _PATCHES if left else ():
-        folder = package_folder(package)
+        folder = _installed(package)
         files = sorted((folder / part).glob("*.py")) if folder is not None else []
         for path in files[:_MOST_FILES]:
             text = _text(path)

@@ -52,12 +52,18 @@ def unsloth_models_folder() -> Path:
     Raises:
         BootError: Unsloth is not installed.
     """
-    here = os.path.realpath(os.curdir)
-    search = [entry for entry in sys.path if os.path.realpath(entry or os.curdir) != here]
-    found = PathFinder.find_spec("unsloth", search)
+    found = PathFinder.find_spec("unsloth", [each for each in sys.path if not _is_here(each)])
     if found is None or not found.submodule_search_locations:
         raise _unreadable("the package unsloth is not installed")
     return Path(found.submodule_search_locations[0]) / "models"
+
+
+def _is_here(entry: str) -> bool:
+    """Whether this is the working folder, which may have been removed."""
+    try:
+        return Path(entry).samefile(os.curdir)
+    except OSError:
+        return False
 
 
 def read_tables(folder: Path) -> NameTables:

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.facts.packages import BitsandbytesFacts, NativeFacts
+from app.facts.words import error_text
 from app.probes.elf import ElfError, Library, own_machine, read_library
 from app.probes.files import read_bytes
+from app.probes.node import glibc_version
 
 # The compiled parts that an import of the stack loads first, by package.
 _LIBRARIES: Mapping[str, tuple[str, ...]] = {
@@ -59,7 +61,7 @@ def probe_native(
 ) -> Natives:
     """Look at the libraries of these packages; `glibc` is this process's version by default."""
     loader = _Loader(environ, path)
-    glibc = _glibc() if glibc is None else glibc
+    glibc = glibc_version() if glibc is None else glibc
     found = [folder / name for package, folder in _folders(modules) for name in _LIBRARIES[package]]
     files = [file for file in found if file.is_file()]
     if bitsandbytes is not None and bitsandbytes.file and not bitsandbytes.problem:
@@ -75,15 +77,6 @@ def _folders(modules: Mapping[str, Path | None]) -> Iterator[tuple[str, Path]]:
         folder = modules.get(package)
         if folder is not None:
             yield package, folder
-
-
-def _glibc() -> str:
-    """`2.36`, empty where this is another C library."""
-    try:
-        said = os.confstr("CS_GNU_LIBC_VERSION") or ""
-    except (OSError, ValueError):
-        return ""
-    return said.partition(" ")[2]
 
 
 class _Loader:
@@ -158,10 +151,8 @@ def _judge(file: Path, loader: _Loader, glibc: str) -> NativeFacts:
     """What one library lacks here."""
     try:
         library = read_library(file)
-    except ElfError as error:
-        return NativeFacts(str(file), problem=str(error))
-    except OSError as error:
-        return NativeFacts(str(file), problem=error.strerror or str(error))
+    except (OSError, ElfError) as error:
+        return NativeFacts(str(file), problem=error_text(error))
     own = str(file.parent)
     search = [folder.replace("${ORIGIN}", own).replace("$ORIGIN", own) for folder in library.search]
     search.append(own)

@@ -1,28 +1,18 @@
-"""Asks NVML about every board, one line of JSON for each thing that it tells.
+"""Asks NVML about every board, in a process of its own (`driver_child`), through nvidia-ml-py.
 
-Run as a file in a process of its own, since any of these calls can hang or crash: `python -I -S
-nvml_child.py PARENT PROC MODULES`, PARENT a process number, PROC the folder of the kernel's files,
-MODULES nvidia-ml-py's. Imports nothing of the app. It dies with its parent. Numbers are nvml.h's.
-
-The lines: `call` before each call, so that its reader knows where it hangs or dies; `board` for
-each board, with the fields of `app.facts.board.BoardFacts`; `load_error`; `init_error`; `done`.
+It tells what `app.facts.board.NvmlFacts` holds, `board` for each board. Numbers are nvml.h's.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
-import resource
-import signal
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _INITIAL_PIDS = "pid:[4026531836]"  # PROC_PID_INIT_INO of linux/proc_ns.h
 _LIBRARY, _CLOCKS = "libnvidia-ml.so.1", "nvmlDeviceGetCurrentClocks"
 _FUNCTION_NOT_FOUND, _VERSION_MISMATCH, _UNKNOWN = 13, 25, 999
@@ -34,30 +24,16 @@ _MAX_SLICES = 7  # instances of a board in MIG mode
 Handle = Any  # what nvidia-ml-py makes of a device
 
 
-class _Answer:
-    """Where the lines go: the standard output that the process was started with.
-
-    What the libraries print themselves goes nowhere.
-    """
-
-    def __init__(self) -> None:
-        self._descriptor = os.dup(1)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-    def tell(self, **facts: Any) -> None:  # noqa: ANN401 - as JSON holds it
-        os.write(self._descriptor, json.dumps(facts).encode() + b"\n")
-
-
 class _Nvml:
     """nvidia-ml-py; a call raises one of `errors`, of which `_number` gives NVML's number."""
 
-    def __init__(self, module: Any, answer: _Answer) -> None:  # noqa: ANN401 - without types
+    def __init__(self, module: Any, tell: Callable[..., None]) -> None:  # noqa: ANN401 - without types
         self.module = module  # it decodes texts strictly, and an older one lacks names
         self.errors = (module.NVMLError, UnicodeDecodeError, AttributeError)
-        self._answer = answer
+        self._tell = tell
 
     def call(self, name: str, *arguments: Any) -> Any:  # noqa: ANN401 - ctypes
-        self._answer.tell(call=name)
+        self._tell(call=name)
         function = getattr(self.module, name, None)
         if function is None:  # an nvidia-ml-py that does not know it
             raise self.module.NVMLError(_FUNCTION_NOT_FOUND)
@@ -205,56 +181,37 @@ def _number(error: Exception) -> int:
     return int(getattr(error, "value", 13 if isinstance(error, AttributeError) else _UNKNOWN))
 
 
-def _loaded_from() -> str:
-    """The file behind libnvidia-ml.so.1 in this process."""
-    for line in Path("/proc/self/maps").read_text(errors="replace").splitlines():
-        if "libnvidia-ml.so" in line and "/" in line:
-            return line[line.index("/") :]
-    return ""
+def ask(tell: Callable[..., None], proc: str, modules: str) -> None:
+    """Everything that NVML answers.
 
-
-def ask(answer: _Answer, proc: Path) -> None:
-    """Everything that NVML answers."""
+    `proc` is the folder of the kernel's files, `modules` that of nvidia-ml-py, empty for none.
+    """
+    if modules:  # an empty one would be the current folder
+        sys.path.append(modules)
     try:
         import pynvml
     except ImportError as error:
-        answer.tell(load_error=f"nvidia-ml-py: {error}")
+        tell(load_error=f"nvidia-ml-py: {error}")
         return
-    answer.tell(call="dlopen")
+    tell(call="dlopen")
     try:
         ctypes.CDLL(_LIBRARY)  # for the loader's words, which nvidia-ml-py keeps to itself
     except OSError as error:
-        answer.tell(load_error=f"{_LIBRARY} cannot be loaded: {error}")
+        tell(load_error=f"{_LIBRARY} cannot be loaded: {error}")
         return
-    answer.tell(library=_loaded_from())
-    nvml = _Nvml(pynvml, answer)
+    nvml = _Nvml(pynvml, tell)
     try:
         nvml.call("nvmlInit")
         with contextlib.suppress(*nvml.errors):
-            answer.tell(driver=str(nvml.call("nvmlSystemGetDriverVersion")))
+            tell(driver=str(nvml.call("nvmlSystemGetDriverVersion")))
         n_devices = int(nvml.call("nvmlDeviceGetCount"))
     except nvml.errors as error:
-        answer.tell(init_error=_number(error))
+        tell(init_error=_number(error))
         return
-    answer.tell(init_error=0, n_devices=n_devices)
+    tell(init_error=0, n_devices=n_devices)
     names = False
     with contextlib.suppress(OSError):
         # A name is looked up by the host's number among the processes that this one sees.
-        names = os.readlink(proc / "self/ns/pid") == _INITIAL_PIDS  # noqa: PTH115 - no path
+        names = os.readlink(f"{proc}/self/ns/pid") == _INITIAL_PIDS  # noqa: PTH115 - no path
     for index in range(n_devices):
-        answer.tell(board=_board(nvml, index, names=names))
-
-
-def _die_with(parent: int) -> bool:
-    """The kernel kills this process when its parent ends; False when that has happened."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash would leave the environment in it
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    return os.getppid() == parent
-
-
-if __name__ == "__main__" and _die_with(int(sys.argv[1])):
-    sys.path.append(sys.argv[3])
-    telling = _Answer()
-    ask(telling, Path(sys.argv[2]))
-    telling.tell(done=True)
-    os._exit(0)  # not through the library's own end, which can crash and would tell nothing
+        tell(board=_board(nvml, index, names=names))

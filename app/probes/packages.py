@@ -28,7 +28,7 @@ from app.plan import Plan
 from app.probes.bitsandbytes import probe_bitsandbytes
 from app.probes.files import read_bytes
 from app.probes.native import probe_native
-from app.probes.wheel import package_folder, torch_architectures, torch_build
+from app.probes.wheel import package_folder, torch_architectures, torch_build, xformers_build
 
 _RECORD = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)(?:-py[^-]*)?\.(?:dist|egg)-info")
 _MODULE = re.compile(r"(?P<name>[^\W\d]\w*)(?P<kind>\.py|(?:\.[\w-]+)*\.so)?")
@@ -89,6 +89,7 @@ def probe_packages(
         torch=torch,
         torch_architectures=architectures,
         bitsandbytes=bitsandbytes,
+        xformers=xformers_build(path),
         native=libraries.facts,
         glibc=libraries.glibc,
         libstdcxx=libraries.libstdcxx,

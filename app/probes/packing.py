@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from app.facts.checkpoint import STATE, QuantData, TensorHeader
 from app.probes.files import Source
@@ -42,7 +42,7 @@ class ShortReadError(Exception):
     """A file gave fewer bytes than it had when its header was read."""
 
 
-def read_quant_data(source: Source, tensors: Iterable[TensorHeader], found: QuantData) -> None:
+def read_quant_data(source: Source, tensors: Sequence[TensorHeader], found: QuantData) -> None:
     """Add what the file holds to `found`.
 
     Raises:
@@ -53,21 +53,22 @@ def read_quant_data(source: Source, tensors: Iterable[TensorHeader], found: Quan
     total = sum(end - begin for _, pieces in wanted for begin, end in pieces)
     if total > _BUDGET:
         why = f"{total} bytes of quantisation data in one file, more than any model has"
-        _states(found).update((header.name, why) for header, _ in wanted if STATE in header.name)
+        found.states.update((header.name, why) for header, _ in wanted if STATE in header.name)
         return
     held = _read(source, sorted(piece for _, pieces in wanted for piece in pieces))
     known: _KnownT = {}
     for header, pieces in wanted:
         raw = [held[piece] for piece in pieces]
         if STATE in header.name:
-            _states(found)[header.name] = _state(raw[0])
+            found.states[header.name] = _state(raw[0])
         elif header.name.endswith(_SCALES):
             whole = sum(map(len, raw)) == header.n_bytes
-            cast("dict[str, str]", found.scales)[header.name] = _scales(raw, whole=whole)
+            found.scales[header.name] = _scales(raw, whole=whole)
         else:
-            tables = cast("dict[str, tuple[float, ...]]", found.tables)
-            tables[header.name] = _table(raw[0], known)
-    _too_large(tensors, found)
+            found.tables[header.name] = _table(raw[0], known)
+    for header in tensors:
+        if STATE in header.name and header.n_bytes > _STATE_LIMIT:
+            found.states[header.name] = f"a quant state of {header.n_bytes} bytes"
 
 
 def _pieces(header: TensorHeader) -> list[_PieceT]:
@@ -112,16 +113,6 @@ def _groups(pieces: Iterable[_PieceT]) -> Iterator[list[_PieceT]]:
         group.append((begin, end))
     if group:
         yield group
-
-
-def _too_large(tensors: Iterable[TensorHeader], found: QuantData) -> None:
-    for header in tensors:
-        if STATE in header.name and header.n_bytes > _STATE_LIMIT:
-            _states(found)[header.name] = f"a quant state of {header.n_bytes} bytes"
-
-
-def _states(found: QuantData) -> dict[str, Any]:
-    return cast("dict[str, Any]", found.states)
 
 
 def _state(raw: bytes) -> Mapping[str, Any] | str:

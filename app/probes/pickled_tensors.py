@@ -39,15 +39,19 @@ _REBUILDING = frozenset(
     )
 )
 _LARGEST = 1 << 62
-_WHOLE = re.compile(r"[\w.-]{1,200}")
+_KEY = re.compile(r"[\w.-]{1,200}")
 _RECORD = 5  # parts of a persistent id: its kind, class, key, place and number of elements
 
 
 @dataclass(slots=True)
 class Storages:
-    """What the tensors lie in. `size_of` gives a record's bytes, None where there is no record."""
+    """What the tensors lie in, by key.
 
-    size_of: Callable[[str], int | None] | None
+    `size_of` gives a record's bytes, None where there is no record; it is None itself where only
+    the storages' sum can be compared.
+    """
+
+    size_of: Callable[[str], int | None] | None = None
     n_bytes: dict[str, int] = field(default_factory=dict)
 
 
@@ -56,18 +60,12 @@ def code_in(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(one_line(name, 80) for name in names if name not in _REBUILDING)
 
 
-def tensors_of(
-    value: object,
-    size_of: Callable[[str], int | None] | None,
-    file: str,
-    storages: Storages | None = None,
-) -> list[TensorHeader]:
-    """The tensors of a plain table.
+def tensors_of(value: object, held: Storages, file: str) -> list[TensorHeader]:
+    """The tensors of a plain table; what they lie in is noted in `held`.
 
     Raises:
         PickleError: it is none, or a tensor has no room where it says it lies.
     """
-    held = storages or Storages(size_of)
     table = value.items if isinstance(value, Call) and str(value.function) in _TABLES else value
     if not isinstance(table, dict) or not table:
         raise PickleError("it holds no table of tensors")
@@ -118,7 +116,7 @@ def _storage(shown: str, stored: object, dtype: object, held: Storages) -> tuple
     name = kind.name if isinstance(kind, Name) else ""
     raw = isinstance(dtype, Name) and name == "UntypedStorage"
     known = _DTYPES.get(dtype.name) if raw and isinstance(dtype, Name) else _STORAGES.get(name)
-    if known is None or not isinstance(key, str) or not _WHOLE.fullmatch(key):
+    if known is None or not isinstance(key, str) or not _KEY.fullmatch(key):
         raise PickleError(f"{shown} lies in a storage of an unknown kind")
     if not _sizes((n_elements,)):
         raise PickleError(f"{shown} lies in a storage without a size")

@@ -11,7 +11,7 @@ import io
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -21,7 +21,8 @@ from app.facts.words import one_line
 from app.probes.files import opened
 from app.probes.opcodes import Machine, PickleError, read_pickle
 from app.probes.pickled_tensors import Storages, code_in, tensors_of
-from app.probes.weights import SNIFF, read_json, sniff
+from app.probes.sniff import SNIFF, sniff
+from app.probes.weights import WeightIndex, read_index
 
 SINGLE = "pytorch_model.bin"
 INDEX = "pytorch_model.bin.index.json"
@@ -41,48 +42,18 @@ def read_pickles(
 ) -> tuple[PickledWeights, tuple[TensorHeader, ...]]:
     """The pickles that a loader would open, and their tensors."""
     if SINGLE in names:
-        return _read(folder, (SINGLE,), {})
-    if INDEX not in names:
+        index = WeightIndex((SINGLE,))
+    elif INDEX in names:
+        index = read_index(folder / INDEX, ".bin")
+    else:
         return PickledWeights(), ()
-    found = read_json(folder / INDEX)
-    table = found.data.get("weight_map")
-    problem = found.problem
-    if not problem and not _plain_table(table):
-        problem = "its weight_map is no table from tensors to *.bin files of this folder"
-    if problem or not isinstance(table, dict):
-        errnos = {INDEX: found.errno} if found.errno else {}
-        return PickledWeights(index_problem=f"{INDEX}: {problem}", errnos=errnos), ()
-    return _read(folder, tuple(sorted(set(table.values()))), table)
-
-
-def _plain_table(table: object) -> bool:
-    return (
-        isinstance(table, dict)
-        and bool(table)
-        and all(
-            isinstance(file, str) and file.endswith(".bin") and Path(file).name == file
-            for file in table.values()
-        )
-        and not any("\0" in file or "\\" in file for file in table.values())
-    )
-
-
-def _read(
-    folder: Path, names: tuple[str, ...], index: Mapping[str, str]
-) -> tuple[PickledWeights, tuple[TensorHeader, ...]]:
-    files: list[PickledFile] = []
-    tensors: list[TensorHeader] = []
-    errnos: dict[str, int] = {}
-    for name in names:
-        file, found, number = read_file(folder, name)
-        files.append(file)
-        tensors += found
-        if number:
-            errnos[name] = number
-    broken = {file.name for file in files if file.problem}
-    held = {(header.name, header.file) for header in tensors}
-    absent = tuple(n for n, file in index.items() if (n, file) not in held and file not in broken)
-    return PickledWeights(tuple(files), index, "", errnos, absent), tuple(tensors)
+    read = [read_file(folder, name) for name in index.files]
+    errnos = {file.name: number for file, _, number in read if number}
+    if index.errno:
+        errnos[INDEX] = index.errno
+    files = tuple(file for file, _, _ in read)
+    tensors = tuple(header for _, found, _ in read for header in found)
+    return PickledWeights(files, index.table, index.problem, errnos), tensors
 
 
 def read_file(folder: Path, name: str) -> tuple[PickledFile, list[TensorHeader], int | None]:
@@ -152,7 +123,7 @@ def _archive(raw: BinaryIO, name: str) -> tuple[Machine, list[TensorHeader]]:
     value, machine = read_pickle(io.BytesIO(text))
     if code_in(machine.names):
         return machine, []
-    return machine, tensors_of(value, sizes.get, name)
+    return machine, tensors_of(value, Storages(sizes.get), name)
 
 
 def _older(raw: BinaryIO, size: int, name: str) -> tuple[Machine, list[TensorHeader]]:
@@ -172,8 +143,8 @@ def _older(raw: BinaryIO, size: int, name: str) -> tuple[Machine, list[TensorHea
     machine.names |= {**names, **more.names}
     if code_in(machine.names):
         return machine, []
-    storages = Storages(None)
-    found = tensors_of(value, None, name, storages)
+    storages = Storages()
+    found = tensors_of(value, storages, name)
     wanted = sum(_COUNT + n for n in storages.n_bytes.values())
     held = size - raw.tell()
     if not isinstance(keys, list) or held < wanted:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from app.facts.toolchain import PtxasFacts
+from app.facts.words import error_text
 from app.probes.wheel import package_folder
 
 _VARIABLE = "TRITON_PTXAS_PATH"
@@ -32,7 +33,7 @@ def _problem(file: Path) -> str:
         if not file.is_file():
             return "there is no such file"
     except (OSError, ValueError) as error:
-        return (error.strerror if isinstance(error, OSError) else None) or str(error)
+        return error_text(error)
     with contextlib.suppress(OSError):  # what cannot be asked is told by its use
         if os.statvfs(file).f_flag & os.ST_NOEXEC:
             return "its file system is mounted noexec"

@@ -6,34 +6,19 @@ import os
 from pathlib import Path
 
 from app.facts.cache import RoomFacts
+from app.probes.mounts import kind_of, mounts
 
-_MOUNTS = Path("/proc/self/mountinfo")
+_PROC = Path("/proc")
 
 
-def room_of(folder: Path, needed_bytes: int, mounts: Path = _MOUNTS) -> RoomFacts:
-    """What this uid may write there; the nearest folder that exists answers."""
+def room_of(folder: Path, needed_bytes: int, proc: Path = _PROC) -> RoomFacts:
+    """What this uid may write there; the nearest folder that exists answers. Sizes in bytes."""
     there = folder.absolute()
-    while not there.exists() and there != there.parent:
-        there = there.parent
     try:
+        there = next(each for each in (there, *there.parents) if each.exists())
         found = os.statvfs(there)
+        kind = kind_of(there.resolve(), mounts(proc))
     except OSError as error:
         return RoomFacts(str(there), needed_bytes, problem=error.strerror or str(error))
     free = found.f_bavail * found.f_frsize
-    return RoomFacts(str(there), needed_bytes, free, fuse=_is_fuse(there, mounts))
-
-
-def _is_fuse(folder: Path, mounts: Path) -> bool:
-    """By the mount table (man 5 proc): device number, `-`, type of the file system."""
-    try:
-        device = folder.stat().st_dev
-        lines = mounts.read_text(errors="replace").splitlines()
-    except OSError:
-        return False
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    for line in lines:
-        before, _, after = line.partition(" - ")
-        fields, kinds = before.split(), after.split()
-        if len(fields) > 2 and fields[2] == wanted and kinds:  # noqa: PLR2004 - the third field
-            return kinds[0].startswith("fuse")
-    return False
+    return RoomFacts(str(there), needed_bytes, free, fuse=kind.startswith("fuse"))

@@ -8,24 +8,25 @@ raises. A disk that fails is told apart from content that is wrong, by the syste
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from app.facts.checkpoint import CheckpointFacts, QuantData, ShardFacts, TensorHeader
-from app.probes.beside import read_beside
 from app.probes.files import Source, open_file
-from app.probes.headers import BITS, HeaderError, parse_header
+from app.probes.headers import HeaderError, parse_header
+from app.probes.model_types import read_families
 from app.probes.packing import ShortReadError, read_quant_data
 from app.probes.pickles import read_pickles
 from app.probes.sniff import SNIFF, sniff_weights
 from app.probes.tokens import read_small_files
-from app.probes.weights import choose_weights
-
-__all__ = ("BITS", "read_checkpoint", "read_headers", "read_shard")
+from app.probes.weights import ADAPTER, CONFIG, GENERATION, choose_weights
 
 _MAX_HEADER = 100_000_000  # bytes, safetensors' own MAX_HEADER_SIZE
 _LENGTH = 8  # bytes of the length field
 _WEIGHTS = (".safetensors",)
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_SNAPSHOTS = "snapshots"  # of a repository's folder in the hub's cache, one a revision
+_MOST_FOLDERS = 100  # looked into, where the folder itself is no model
 
 
 def read_checkpoint(folder: Path) -> CheckpointFacts:
@@ -35,41 +36,38 @@ def read_checkpoint(folder: Path) -> CheckpointFacts:
     except OSError as error:
         return _unlisted(folder, error)
     choice = choose_weights(folder)
-    shards: list[ShardFacts] = []
-    tensors: list[TensorHeader] = []
-    errnos: dict[str, int | None] = {
-        "config.json": choice.config.errno,
-        "the index": choice.index_errno,
-    }
-    quant = QuantData({}, {}, {})
-    for name in choice.files:
-        shard, found, number = read_shard(folder, name, quant)
-        shards.append(shard)
-        tensors += found
-        errnos[name] = number
+    quant = QuantData()
+    read = [read_shard(folder, name, quant) for name in choice.files]
+    lonely = not choice.files and not choice.index_problem
+    pickled, in_pickles = read_pickles(folder, names if lonely else ())
     others = tuple(name for name in names if name not in choice.files)
-    beside, pickled = read_beside(folder, names, choice)
-    tensors += pickled
-    errnos |= beside.pickled.errnos
     small = read_small_files(folder, others, choice.config.data)
-    errnos.update(small.errnos)
+    base = small.objects.get(ADAPTER, {}).get("base_model_name_or_path")
+    errnos = {CONFIG: choice.config.errno, "the index": choice.index_errno}
+    errnos |= {shard.name: number for shard, _, number in read}
+    errnos |= {**pickled.errnos, **small.errnos}
     return CheckpointFacts(
         folder=folder,
         config=choice.config.data,
         config_problem=choice.config.problem,
         index=choice.index,
         index_problem=choice.index_problem,
-        shards=tuple(shards),
-        tensors=tuple(tensors),
+        shards=tuple(shard for shard, _, _ in read),
+        tensors=(*(header for _, found, _ in read for header in found), *in_pickles),
         other_files=tuple(n for n in others if not n.endswith((*_WEIGHTS, *_PICKLES))),
         spare_weights=tuple(n for n in others if n.endswith(_WEIGHTS)),
         pickles=tuple(n for n in others if n.endswith(_PICKLES)),
+        pickled=pickled,
         unused_index=choice.unused_index,
         broken_files=small.broken,
+        broken_templates=small.broken_templates,
         errnos={name: number for name, number in errnos.items() if number},
         quant=quant,
         tokens=small.tokens,
-        beside=beside,
+        families=None if choice.config.problem else read_families(choice.config.data),
+        generation=small.objects.get(GENERATION, {}),
+        nested=tuple(_nested(folder, names)) if choice.config.problem else (),
+        adapter_base=base if isinstance(base, str) else "",
         uid=os.getuid(),
     )
 
@@ -77,7 +75,7 @@ def read_checkpoint(folder: Path) -> CheckpointFacts:
 def _unlisted(folder: Path, error: OSError) -> CheckpointFacts:
     """Nothing is known of a folder that cannot be listed, so nothing is called absent."""
     why = error.strerror or str(error)
-    unread = dict.fromkeys(("config.json", "the index", "the folder"), error.errno or 0)
+    unread = dict.fromkeys((CONFIG, "the index", "the folder"), error.errno or 0)
     return CheckpointFacts(
         folder,
         config_problem=why,
@@ -86,6 +84,24 @@ def _unlisted(folder: Path, error: OSError) -> CheckpointFacts:
         errnos=unread,
         uid=os.getuid(),
     )
+
+
+def _nested(folder: Path, names: tuple[str, ...]) -> Iterator[str]:
+    """Folders one level deeper that hold a configuration: the model may be there."""
+    looked = names[:_MOST_FOLDERS]
+    if _SNAPSHOTS in names:
+        try:
+            revisions = sorted(path.name for path in (folder / _SNAPSHOTS).iterdir())
+        except OSError:  # then nothing is known of them
+            revisions = []
+        looked = (*looked, *(f"{_SNAPSHOTS}/{name}" for name in revisions[:_MOST_FOLDERS]))
+    for name in looked:
+        try:
+            held = (folder / name / CONFIG).is_file()
+        except OSError:  # a folder that this uid may not enter, such as a disk's lost+found
+            held = False
+        if held:
+            yield name
 
 
 def read_headers(folder: Path) -> CheckpointFacts:

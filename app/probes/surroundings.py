@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from app.facts.host import offline_variable
-from app.facts.surroundings import WATCHED, Surroundings
+from app.facts.surroundings import WATCHED, Surroundings, offline_variable
 from app.probes.certificates import append_problem, trust_facts
 from app.probes.proxies import proxy_facts
 

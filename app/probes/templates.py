@@ -73,7 +73,7 @@ def template_problem(text: str) -> str:
     try:
         environment.parse(text)
     except TemplateSyntaxError as error:
-        why = one_line(error.message or "no reason", 120)
+        why = one_line((error.message or "no reason").rstrip("."), 120)
         return f"its chat template is broken at line {error.lineno}: {why}"
     except RecursionError:
         return "its chat template is nested beyond reason"

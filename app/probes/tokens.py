@@ -15,7 +15,7 @@ from app.probes.files import read_bytes
 from app.probes.sniff import SNIFF, sniff
 from app.probes.templates import read_templates, template_problem
 from app.probes.tokenizer_file import read_tokenizer
-from app.probes.weights import CONFIG, JsonFile, read_json
+from app.probes.weights import ADAPTER, CONFIG, GENERATION, JsonFile, read_json
 
 # Looked at by their first bytes; other texts in a folder are nobody's.
 _SNIFFED = (".model", ".jinja")
@@ -27,12 +27,11 @@ _VOCABULARIES = frozenset(
 )
 _TOKENIZER = "tokenizer.json"
 _TOKENIZER_CONFIG = "tokenizer_config.json"
-_GENERATION = "generation_config.json"
 # Each is an object that the load reads, whichever class it ends in.
 _OBJECTS = frozenset(
     (
-        *(_TOKENIZER, _TOKENIZER_CONFIG, _GENERATION, "special_tokens_map.json"),
-        *("adapter_config.json", "processor_config.json", "preprocessor_config.json"),
+        *(_TOKENIZER, _TOKENIZER_CONFIG, GENERATION, ADAPTER, "special_tokens_map.json"),
+        *("processor_config.json", "preprocessor_config.json"),
     )
 )
 _IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
@@ -41,9 +40,15 @@ _TOKENS = ("pad_token", "bos_token", "eos_token", "unk_token")
 
 @dataclass(frozen=True, slots=True)
 class SmallFiles:
-    """`broken`: name -> what it is instead; `errnos`: name -> the system's number."""
+    """`objects`: what the files of JSON hold, by name.
 
+    `broken`: name -> what it is instead; `broken_templates`: name -> why a chat template of it
+    cannot be parsed; `errnos`: name -> the system's number.
+    """
+
+    objects: Mapping[str, Mapping[str, Any]]
     broken: Mapping[str, str]
+    broken_templates: Mapping[str, str]
     errnos: Mapping[str, int]
     tokens: TokenFacts
 
@@ -64,11 +69,13 @@ def read_small_files(folder: Path, names: tuple[str, ...], config: Mapping[str, 
             errnos[name] = found.errno or 0
         objects[name] = found.data
     templates = read_templates(folder, objects.get(_TOKENIZER_CONFIG, {}))
+    broken_templates: dict[str, str] = {}
     for name, text in templates:
         problem = "" if name in broken else template_problem(text)
         if problem:
-            broken[name] = problem
-    return SmallFiles(broken, errnos, _tokens(objects, config, "".join(t for _, t in templates)))
+            broken_templates[name] = problem
+    tokens = _tokens(objects, config, "".join(text for _, text in templates))
+    return SmallFiles(objects, broken, broken_templates, errnos, tokens)
 
 
 def _reader(name: str) -> Callable[[Path], JsonFile] | None:
@@ -96,7 +103,7 @@ def _shape_problem(name: str, data: Mapping[str, Any]) -> str:
         if not isinstance(model, dict):
             return "it holds no tokenizer model"
         return "" if model.get("vocab") else "its vocabulary is empty"
-    if name == _GENERATION:
+    if name == GENERATION:
         for key in ("max_new_tokens", "max_length", "min_length", "num_beams", "top_k"):
             value = data.get(key)
             if value is not None and type(value) is not int:
@@ -117,7 +124,7 @@ def _tokens(
     text = config.get("text_config")
     special = dict(_ids(CONFIG, config))
     special |= _ids(f"{CONFIG}: text_config", text if isinstance(text, dict) else {})
-    special |= _ids(_GENERATION, objects.get(_GENERATION, {}))
+    special |= _ids(GENERATION, objects.get(GENERATION, {}))
     known = {one.get("content") for one in entries}
     return TokenFacts(
         _largest(vocab),

@@ -25,13 +25,13 @@ from app.facts.toolchain import Attempt, Attempts, Ended, LibcudaFacts, Toolchai
 from app.facts.words import one_line
 from app.plan import Plan
 from app.probes.compiler import CompilerRun
+from app.probes.folders import PROBE  # that module clears what a killed boot leaves
 from app.probes.libcuda import find_libcuda, linked_name
 from app.probes.ptxas import find_ptxas
 
 # A compiler on a cold network disk takes some seconds; a third of the stage's own deadline.
 DEADLINE_S = 20.0
 _LAST_WAIT_S = 0.1
-_PROBE = ".bootguard-probe-"  # `app.probes.folders` clears what a killed boot leaves
 _ROOM = 256 * 1024  # bytes; a compile writes less
 _LIBC = "#include <stdbool.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <dlfcn.h>\n"
 _PYTHON = (
@@ -90,7 +90,7 @@ class Toolchain:
         if self.why_not:
             return
         temporary = cache_folders(self.environ, self.plan.profile).temporary.path
-        self._folder = Path(temporary, f"{_PROBE}{os.getpid()}-{secrets.token_hex(4)}")
+        self._folder = Path(temporary, f"{PROBE}{os.getpid()}-{secrets.token_hex(4)}")
         self._compiler = self._find_compiler()
         self._include = _include_folder()
         self._libcuda = find_libcuda(self.environ, self.deadline_s / 2)
@@ -143,7 +143,6 @@ class Toolchain:
             ptxas=find_ptxas(self.environ),
             temporary=one_line(trouble.strerror or str(trouble)) if trouble else "",
             errno=trouble.errno if trouble else None,
-            seconds=time.monotonic() - self._began,
             deadline_s=self.deadline_s,
         )
 
@@ -176,7 +175,7 @@ class Toolchain:
         try:
             if not self._folder.is_absolute():
                 raise OSError("it is not an absolute path")  # noqa: TRY301
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(exist_ok=True)
             code.write_text(source + _CODE)
         except (OSError, ValueError) as error:
             self._temporary = error if isinstance(error, OSError) else OSError(str(error))

@@ -9,30 +9,21 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from app.facts.cache import BrokenFile, FileEntry, VerifyFacts
 from app.plan import VerifyT
+from app.probes.fetch_request import Means
 from app.probes.files import opened
-from app.probes.hub_cache import Listed, read_listing
+from app.probes.hub_cache import Listed, read_listing, snapshot_at
 
-_SNAPSHOT = re.compile(r"(?P<base>.*/models--[^/]+)/snapshots/(?P<commit>[0-9a-f]{40})")
 _HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SHA256_DIGITS = 64
 _PIECE = 4 * 1024 * 1024
 _SAY_EVERY_S = 5.0
 _MB = 1e6
-
-
-@dataclass(frozen=True, slots=True)
-class Means:
-    """When a comparison must be over (monotonic), whom to tell, and the setting of the deadline."""
-
-    until: float
-    say: Callable[[str], object]
-    limit: str = "BOOT_CACHE_TIMEOUT_S"
 
 
 class _LateError(Exception):
@@ -42,70 +33,65 @@ class _LateError(Exception):
 def verify(
     folder: Path, files: tuple[FileEntry, ...], how: VerifyT, means: Means
 ) -> VerifyFacts | None:
-    """Compare every file of a snapshot; None where nothing was asked."""
+    """Compare every file of a snapshot; None where nothing was asked.
+
+    A link that leads nowhere is a missing file, and no broken one.
+    """
     if how == "off":
         return None
-    found = _SNAPSHOT.fullmatch(str(folder))
-    if found is None:
+    snapshot = snapshot_at(folder)
+    if snapshot is None:
         return VerifyFacts(skipped="the folder is no snapshot of the hub's cache")
-    listing = read_listing(Path(found["base"]), found["commit"])
-    if how == "size":
-        if listing is None:
-            return VerifyFacts(skipped="the hub's client has kept no listing of this commit")
-        return _sizes(folder, files, listing)
-    return _hashes(folder, files, listing or {}, means)
+    listing = read_listing(folder.parents[1], snapshot[1])
+    sizes = {entry.name: entry.n_bytes for entry in files if entry.n_bytes is not None}
+    if how == "sha256":
+        return _hashes(folder, sizes, listing or {}, means)
+    if listing is None:
+        return VerifyFacts(skipped="the hub's client has kept no listing of this commit")
+    return _sizes(folder, sizes, listing)
 
 
-def _sizes(
-    folder: Path, files: tuple[FileEntry, ...], listing: Mapping[str, Listed]
-) -> VerifyFacts:
+def _sizes(folder: Path, sizes: Mapping[str, int], listing: Mapping[str, Listed]) -> VerifyFacts:
+    known = {name: n_bytes for name, n_bytes in sizes.items() if name in listing}
     broken = [
         BrokenFile(
-            entry.name,
-            f"{listing[entry.name].size:,} bytes",
-            f"{entry.n_bytes:,} bytes",
-            _to_delete(folder / entry.name),
+            name,
+            f"{listing[name].size:,} bytes",
+            f"{n_bytes:,} bytes",
+            _to_delete(folder / name),
         )
-        for entry in files
-        if entry.n_bytes is not None
-        and entry.name in listing
-        and listing[entry.name].size != entry.n_bytes
+        for name, n_bytes in known.items()
+        if n_bytes != listing[name].size
     ]
-    known = [entry for entry in files if entry.name in listing]
     return VerifyFacts(
         n_compared=len(known),
-        n_bytes=sum(entry.n_bytes or 0 for entry in known),
-        not_comparable=tuple(entry.name for entry in files if entry.name not in listing),
+        n_bytes=sum(known.values()),
+        not_comparable=tuple(name for name in sizes if name not in listing),
         broken=tuple(broken),
     )
 
 
 def _hashes(
-    folder: Path, files: tuple[FileEntry, ...], listing: Mapping[str, Listed], means: Means
+    folder: Path, sizes: Mapping[str, int], listing: Mapping[str, Listed], means: Means
 ) -> VerifyFacts:
-    expected = {
-        entry.name: _expected(folder / entry.name, listing.get(entry.name)) for entry in files
-    }
-    names = [name for name, digest in expected.items() if digest is not None]
-    unknown = tuple(name for name, digest in expected.items() if digest is None)
-    reader = _Reader(sum(entry.n_bytes or 0 for entry in files if entry.name in names), means)
-    broken: list[BrokenFile] = []
-    for n_compared, name in enumerate(names):
+    digests = {name: _expected(folder / name, listing.get(name)) for name in sizes}
+    expected = {name: digest for name, digest in digests.items() if digest is not None}
+    found = VerifyFacts(not_comparable=tuple(name for name in sizes if name not in expected))
+    reader = _Reader(sum(sizes[name] for name in expected), means)
+    for name, digest in expected.items():
+        path = folder / name
         try:
-            actual = reader.digest(
-                folder / name, sha256=len(expected[name] or "") == _SHA256_DIGITS
-            )
+            actual = reader.digest(path, sha256=len(digest) == _SHA256_DIGITS)
         except _LateError:
-            return VerifyFacts(n_compared, reader.done, unknown, tuple(broken), late=means.limit)
+            return replace(found, late=means.setting)
         except OSError as error:
             problem = f"{name}: {error.strerror or error}"
-            return VerifyFacts(
-                n_compared, reader.done, unknown, tuple(broken), "", problem, error.errno
-            )
-        if actual != expected[name]:
-            paths = _to_delete(folder / name)
-            broken.append(BrokenFile(name, expected[name] or "", actual, paths))
-    return VerifyFacts(len(names), reader.done, unknown, tuple(broken))
+            return replace(found, problem=problem, errno=error.errno)
+        found = replace(found, n_compared=found.n_compared + 1, n_bytes=reader.done)
+        if actual != digest:
+            broken = BrokenFile(name, digest, actual, _to_delete(path))
+            found = replace(found, broken=(*found.broken, broken))
+    return found
 
 
 def _expected(path: Path, listed: Listed | None) -> str | None:
@@ -153,7 +139,7 @@ class _Reader:
     def _beat(self, n_bytes: int) -> None:
         self.done += n_bytes
         now = time.monotonic()
-        if now >= self._means.until:
+        if self._means.left_s <= 0:
             raise _LateError
         if now - self._told >= _SAY_EVERY_S:
             self._told = now

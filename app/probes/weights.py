@@ -20,26 +20,13 @@ from app.facts.words import is_utf8, one_line
 from app.probes.files import open_file
 from app.probes.sniff import SNIFF, sniff
 
-__all__ = (  # with two names of another module that others know from here
-    "CONFIG",
-    "INDEX",
-    "JSON_LIMIT",
-    "SINGLE",
-    "SNIFF",
-    "JsonFile",
-    "WeightChoice",
-    "choose_weights",
-    "missing_weights",
-    "parsed",
-    "path_problem",
-    "read_json",
-    "sniff",
-)
-
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
-_INDEX_SUFFIX = ".safetensors.index.json"
+GENERATION = "generation_config.json"
+ADAPTER = "adapter_config.json"
+_SAFETENSORS = ".safetensors"
+_INDEX_SUFFIX = f"{_SAFETENSORS}.index.json"
 # The largest real ones: a config of some hundred kB, an index of 20 MB for 300,000 tensors.
 JSON_LIMIT = 64 * 1024 * 1024
 # From this size on no real file is dense in brackets, and Python's lists take 20 times their bytes.
@@ -62,6 +49,16 @@ class JsonFile:
     """A JSON object in a file; `problem` is empty when it could be read."""
 
     data: Mapping[str, Any] = field(default_factory=dict)
+    problem: str = ""
+    errno: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WeightIndex:
+    """An index: `table` maps tensor to file. `problem` is empty when it could be read and used."""
+
+    files: tuple[str, ...] = ()
+    table: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""
     errno: int | None = None
 
@@ -122,7 +119,7 @@ def choose_weights(folder: Path) -> WeightChoice:
     config = read_json(folder / CONFIG)
     named = config.data.get("transformers_weights")
     if isinstance(named, str):
-        problem = path_problem(named)
+        problem = path_problem(named, _SAFETENSORS, _INDEX_SUFFIX)
         if problem:
             return WeightChoice(config, index_problem=f"{CONFIG} names weights {problem}")
         if named.endswith(_INDEX_SUFFIX):
@@ -178,38 +175,37 @@ def _leads_somewhere(path: Path) -> bool:
 
 
 def _indexed(folder: Path, name: str, config: JsonFile) -> WeightChoice:
-    found = read_json(folder / name)
+    found = read_index(folder / name, _SAFETENSORS)
+    problem = found.problem and f"{name}: {found.problem}"
+    return WeightChoice(config, found.files, found.table, problem, found.errno)
+
+
+def read_index(path: Path, suffix: str) -> WeightIndex:
+    """An index of files with this suffix, none of them outside of the folder."""
+    found = read_json(path)
     if found.problem:
-        return WeightChoice(
-            config, index_problem=f"{name}: {found.problem}", index_errno=found.errno
-        )
+        return WeightIndex(problem=found.problem, errno=found.errno)
     if not isinstance(found.data.get("metadata"), dict):
         # transformers 5.17 (`utils/hub.py`) writes into it while it loads.
-        return WeightChoice(config, index_problem=f"{name}: its metadata is no object")
+        return WeightIndex(problem="its metadata is no object")
     table = found.data.get("weight_map")
     if not isinstance(table, dict) or not table:
-        return WeightChoice(config, index_problem=f"{name}: no weight_map with tensors in it")
+        return WeightIndex(problem="no weight_map with tensors in it")
     files: set[str] = set()
     for tensor, file in table.items():
         if type(file) is str and file in files:
             continue
-        problem = path_problem(file) if isinstance(file, str) else "that are no text"
+        problem = path_problem(file, suffix) if isinstance(file, str) else "that are no text"
         if problem:
-            return WeightChoice(
-                config, index_problem=f"{name}: {one_line(tensor)} is in files {problem}"
-            )
+            return WeightIndex(problem=f"{one_line(tensor)} is in files {problem}")
         files.add(file)
-    return WeightChoice(config, tuple(sorted(files)), table)
+    return WeightIndex(tuple(sorted(files)), table)
 
 
-def path_problem(name: str) -> str:
+def path_problem(name: str, *suffixes: str) -> str:
     """Why a file name from outside must not be opened; empty when it stays in the folder."""
     path = PurePosixPath(name)
     inside = not path.is_absolute() and ".." not in path.parts
     if not name or not inside or "\0" in name or "\\" in name or not is_utf8(name):
         return f"outside the folder or without a name: {one_line(name)}"
-    return (
-        ""
-        if name.endswith((".safetensors", _INDEX_SUFFIX))
-        else (f"that are no safetensors: {one_line(name)}")
-    )
+    return "" if name.endswith(suffixes) else f"that are no {suffixes[0]}: {one_line(name)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 import struct
 import sys
@@ -10,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from app.facts.packages import TorchBuild
+from app.facts.packages import TorchBuild, XformersBuild
+from app.facts.words import error_text
 from app.plan import Baked
 from app.probes.elf import ElfError, ElfFile
 from app.probes.files import read_bytes
@@ -68,7 +70,7 @@ def _flags_in(library: Path) -> tuple[tuple[str, ...], str]:
                 return (), f"{library.name} has no section for constants"
             found = _search(file, *place)
     except (OSError, ElfError) as error:
-        return (), f"{library.name}: {_why(error)}"
+        return (), f"{library.name}: {error_text(error)}"
     return (found, library.name) if found else ((), f"{library.name} lists no CUDA architectures")
 
 
@@ -103,7 +105,7 @@ def torch_build(path: Sequence[str] | None = None) -> TorchBuild | None:
     try:
         text, _ = read_bytes(folder / "version.py", _VERSION_FILE_LIMIT)
     except (OSError, ValueError) as error:
-        return TorchBuild(problem=f"torch/version.py: {_why(error)}")
+        return TorchBuild(problem=f"torch/version.py: {error_text(error)}")
     said = {
         match[1]: (match[2] or b"").decode(errors="replace") for match in _ASSIGNED.finditer(text)
     }
@@ -111,6 +113,26 @@ def torch_build(path: Sequence[str] | None = None) -> TorchBuild | None:
         return TorchBuild(problem="torch/version.py says nothing of CUDA")
     other = next((name.decode() for name in (b"hip", b"xpu") if said.get(name)), "")
     return TorchBuild(cuda=said[b"cuda"] or None, other=other)
+
+
+def xformers_build(path: Sequence[str]) -> XformersBuild | None:
+    """What xFormers was built for, as its own `_cpp_lib.py` reads it; None where that is not told.
+
+    Its list names capabilities: `8.0+PTX` is sm_80 with compute_80.
+    """
+    folder = package_folder("xformers", path)
+    if folder is None:
+        return None
+    try:
+        text, _ = read_bytes(folder / "cpp_lib.json", _VERSION_FILE_LIMIT)
+        told = json.loads(text)
+        torch, listed = told["version"]["torch"], told["env"]["TORCH_CUDA_ARCH_LIST"] or ""
+        names = [name.replace(".", "") for name in re.split(r"[\s;]+", listed) if name]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    binaries = [f"sm_{name.removesuffix('+PTX')}" for name in names]
+    ptx = [f"compute_{name.removesuffix('+PTX')}" for name in names if name.endswith("+PTX")]
+    return XformersBuild(str(torch), (*binaries, *ptx))
 
 
 @functools.cache
@@ -126,7 +148,7 @@ def kernel_architectures(library: Path) -> tuple[tuple[str, ...], str]:
                 return (), f"{library.name} holds no CUDA kernels"
             found = dict.fromkeys(_images(file, *place))
     except (OSError, ElfError) as error:
-        return (), f"{library.name}: {_why(error)}"
+        return (), f"{library.name}: {error_text(error)}"
     return tuple(found), "" if found else f"{library.name} holds no CUDA kernels"
 
 
@@ -149,8 +171,3 @@ def _images(file: ElfFile, offset: int, size: int) -> Iterator[str]:
                 raise ElfError("a fat binary is broken")
             image += head + body
         at = max(stop, at + _FATBIN.size)
-
-
-def _why(error: Exception) -> str:
-    """The system's words for an error of its own, else the error's."""
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
