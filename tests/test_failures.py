@@ -98,7 +98,7 @@ def test_the_counts_are_those_of_the_table() -> None:
     said = (
         f"Of {len(rows())} kinds {of['early']} are caught before torch is imported, "
         f"{of['later']} later, {of[RULED_OUT]} are ruled out, {of[OUTSIDE]} are outside and "
-        f"{of[NOT_YET]} are not caught yet."
+        f"{of[NOT_YET]} {'is' if of[NOT_YET] == 1 else 'are'} not caught yet."
     )
     assert said in " ".join(DOCUMENT.read_text(encoding="utf-8").split())
 

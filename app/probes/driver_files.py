@@ -9,12 +9,12 @@ import errno
 import os
 import re
 import stat
-import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from app.facts.gpu import LibraryFile, LibraryKind
 from app.probes.cgroups import text_of
+from app.probes.elf import ElfError, ElfFile, OtherClassError, own_machine
 from app.probes.mounts import Mount, kind_of, mounts
 
 CUDA, NVML, JIT = "libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1"
@@ -33,11 +33,6 @@ _CACHE_BYTES = 8 * 1024**2  # ld.so.cache of a large image is some 200 KB
 _VERSION = re.compile(r"\b(\d{3,4}\.\d+(?:\.\d+)*)\b")
 _IN_NAME = re.compile(r"\.so\.(\d{3,4}\.\d+(?:\.\d+)*)$")
 # elf.h: e_machine of the machines that this driver is made for; another one accepts any.
-_MACHINES = {"x86_64": 62, "aarch64": 183}
-_ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-_PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
-_MAX_PROGRAM_HEADERS = 64  # libcuda has about ten
-_LOAD = 1  # PT_LOAD
 
 
 def device_files(devices: Path) -> tuple[tuple[str, ...], dict[str, int]]:
@@ -159,24 +154,15 @@ def _kind(path: Path, real: Path) -> LibraryKind:
 
 def _header(path: Path) -> str:
     """`whole`, `other` (another machine's, which the loader passes over) or `bad`. May raise."""
-    with path.open("rb") as file:
-        head = file.read(_ELF_HEADER.size)
-        if len(head) < _ELF_HEADER.size or head[:4] != b"\x7fELF":
-            return "bad"
-        fields = _ELF_HEADER.unpack(head)
-        wanted = _MACHINES.get(os.uname().machine, fields[2])
-        if head[4] != 2 or fields[2] != wanted:  # noqa: PLR2004 - ELFCLASS64
-            return "other"
-        offset, n_headers = fields[5], min(fields[10], _MAX_PROGRAM_HEADERS)
-        size = os.fstat(file.fileno()).st_size
-        if offset > size:
-            return "bad"
-        file.seek(offset)
-        table = file.read(n_headers * _PROGRAM_HEADER.size)
-    if len(table) < n_headers * _PROGRAM_HEADER.size:
+    try:
+        with ElfFile(path) as file:
+            if own_machine() not in (file.machine, None):
+                return "other"
+            return "whole" if file.is_whole() else "bad"
+    except OtherClassError:
+        return "other"
+    except ElfError:
         return "bad"
-    segments = [s for s in _PROGRAM_HEADER.iter_unpack(table) if s[0] == _LOAD]
-    return "whole" if segments and all(s[2] + s[5] <= size for s in segments) else "bad"
 
 
 def _in_container(environ: Mapping[str, str], table: tuple[Mount, ...]) -> bool:

@@ -36,6 +36,10 @@ class ElfError(Exception):
     """The file is no library that could be read; the text says why, in a few words."""
 
 
+class OtherClassError(ElfError):
+    """An ELF file of 32 bits or of the other byte order, which the loader passes over."""
+
+
 @dataclass(frozen=True, slots=True)
 class Library:
     """What the loader reads of a library: names of others, the versions of their symbols."""
@@ -51,8 +55,10 @@ def _header(head: bytes) -> tuple[int, ...]:
     """The fields of the file header, without those that name the format."""
     if not head:
         raise ElfError("the file is empty")
-    if len(head) < _HEADER.size or head[:6] != b"\x7fELF\x02\x01":
-        raise ElfError("this is no 64-bit ELF file")
+    if len(head) < _HEADER.size or head[:4] != b"\x7fELF":
+        raise ElfError("this is no ELF file")
+    if head[4:6] != b"\x02\x01":
+        raise OtherClassError("this is no 64-bit ELF file")
     return _HEADER.unpack(head)[1:]
 
 
@@ -111,11 +117,21 @@ class ElfFile:
             for row in rows
         }
 
+    def is_whole(self) -> bool:
+        """Whether all that the loader maps lies in the file: a cut one dies of SIGBUS.
+
+        Raises ElfError where the table of those parts is cut off itself.
+        """
+        ends = [row[2] + row[5] for row in self._segments() if row[0] == _LOAD]
+        return bool(ends) and max(ends) <= self._size
+
+    def _segments(self) -> list[tuple[int, ...]]:
+        size = self._n_segments * _SEGMENT.size
+        return list(_SEGMENT.iter_unpack(self.read(self._segments_at, size)))
+
     def library(self) -> Library:
         """Read the dynamic section. Raises ElfError for a file without one."""
-        rows = list(
-            _SEGMENT.iter_unpack(self.read(self._segments_at, self._n_segments * _SEGMENT.size))
-        )
+        rows = self._segments()
         loads = [(row[3], row[2], row[5]) for row in rows if row[0] == _LOAD]
         dynamic = next(((row[2], row[5]) for row in rows if row[0] == _DYNAMIC_SEGMENT), None)
         if dynamic is None:
