@@ -24,6 +24,7 @@ from app.checks import (
     stack,
 )
 from app.exits import ExitCode, exit_code
+from app.facts.packages import REQUIRED_PACKAGES
 from app.outcome import Fault, Severity
 from app.stages import STAGES
 
@@ -80,6 +81,14 @@ def near(check_id: str) -> list[str]:
     return ends or get_close_matches(check_id, ids, n=3)
 
 
+def _sentence(text: str) -> str:
+    """With a capital and a full stop; a name in code, or of a package, stays as it is."""
+    first = text.partition(" ")[0]
+    is_word = first.isalpha() and first.islower() and first not in REQUIRED_PACKAGES
+    text = text[:1].upper() + text[1:] if is_word else text
+    return text if text.endswith((".", "?")) or not text else f"{text}."
+
+
 def _of(check: Check[Any]) -> Entry:
     warns = check.severity is Severity.WARNING
     return Entry(
@@ -87,8 +96,8 @@ def _of(check: Check[Any]) -> Entry:
         asks=_first_paragraph(check.judge.__doc__) or check.source,
         source=check.source,
         code=None if warns else exit_code(check.fault),
-        cause=check.cause,
-        fix=check.fix,
+        cause=_sentence(check.cause),
+        fix=_sentence(check.fix),
     )
 
 
@@ -187,6 +196,14 @@ _BESIDE: tuple[Entry, ...] = (
         exit_code(Fault.INTERNAL),
         "An exception that nobody foresaw; the finding has its type, text and place.",
         "Report it with the file and the log.",
+    ),
+    Entry(
+        "gpu.crash",
+        "The process that asks the driver lived, and kept its deadline.",
+        "its exit status, control-group counters and crash trace",
+        exit_code(Fault.NODE_UNFIT),
+        "A driver that hangs past `BOOT_GPU_TIMEOUT_S` or takes its process down.",
+        "Take another node, and have this one's driver looked at; `crash` has where it stood.",
     ),
     Entry(
         f"{_ANY_STAGE}.crash",

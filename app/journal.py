@@ -31,7 +31,7 @@ from app.report_writer import WRITE_S, Writer, insisted
 from app.settlement import Course, explained, settle, unexplained
 from app.stages import STAGES
 
-# Between two writes of a stage that only lasts.
+# Between two writes of a stage that only lasts; at first sooner, see `activity`.
 _REWRITE_S = 10.0
 
 
@@ -109,10 +109,10 @@ class Journal:
         self._fields["memory"] = {**before, **known, "worker_peak_bytes": max(peaks, default=None)}
 
     def activity(self, activity: Activity) -> None:
-        """Note what the stage's process does; written now and then."""
+        """Note what the stage's process does; written after a second, and then ever less often."""
         stage = self._stages[self.current]
         self._stages[self.current] = stage.model_copy(update={"activity": activity})
-        if time.monotonic() - self._written > _REWRITE_S:
+        if time.monotonic() - self._written > min(_REWRITE_S, self.stage_seconds() / 2):
             self.write()
 
     def stage_seconds(self) -> float:

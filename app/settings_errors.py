@@ -13,6 +13,7 @@ from app.outcome import Fault, Finding, Status
 from app.redaction import redacted
 
 # Enough to recognise a value, short enough for one line of a log.
+HELP = "python -m app.boot --help"
 _SHOWN = 80
 
 
@@ -29,12 +30,16 @@ def shown(text: str, secrets: Iterable[str] = ()) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong: which variable, what it must be, what it is, what to do."""
+    """One thing that is wrong: which variable, what it must be, what it is, what to do.
+
+    `source` says who wants it so; a variable of a library is none of `--help`.
+    """
 
     name: str
     expected: str
     actual: str
     suggestion: str
+    source: str = HELP
 
     @property
     def finding(self) -> Finding:
@@ -46,7 +51,7 @@ class Problem:
             actual=self.actual,
             next_step=self.suggestion or f"correct {self.name}; --help lists every variable",
             fault=Fault.CONFIG,
-            source="python -m app.boot --help",
+            source=self.source,
         )
 
     @property
@@ -70,7 +75,7 @@ class SettingsError(BootError):
             fault=Fault.CONFIG,
             expected="; ".join(f"{one.name}: {one.expected}" for one in self.problems),
             actual="; ".join(f"{one.name}: {one.actual}" for one in self.problems),
-            source="python -m app.boot --help",
+            source=HELP,
             next_step="; ".join(finding.next_step for finding in findings),
         )
 

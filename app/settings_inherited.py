@@ -152,6 +152,9 @@ _TYPES: dict[str, tuple[Callable[[str], object], str]] = {
 }
 
 
+_READERS = "what the libraries make of it at import"
+
+
 def inherited_problems(environ: Mapping[str, str], secrets: Iterable[str] = ()) -> list[Problem]:
     """What is wrong in the variables of others."""
     secrets = tuple(secrets)
@@ -165,6 +168,7 @@ def _refused(environ: Mapping[str, str]) -> list[Problem]:
             expected="unset",
             actual="set",
             suggestion=f"unset it: {REFUSED.get(name, _FORCED)}",
+            source=_READERS,
         )
         for name in sorted(environ)
         if name in REFUSED or name.startswith(REFUSED_PREFIX)
@@ -183,13 +187,13 @@ def _ranks(environ: Mapping[str, str], secrets: tuple[str, ...]) -> list[Problem
             if number > 1
             else "unset it"
         )
-        problems.append(Problem(name, "1 or unset", shown(value, secrets), suggestion))
+        problems.append(Problem(name, "1 or unset", shown(value, secrets), suggestion, _READERS))
     return problems
 
 
 def _types(environ: Mapping[str, str], secrets: tuple[str, ...]) -> list[Problem]:
     return [
-        Problem(name, expected, shown(environ[name], secrets), "correct or unset it")
+        Problem(name, expected, shown(environ[name], secrets), "correct or unset it", _READERS)
         for name, (is_good, expected) in _TYPES.items()
         if name in environ and not is_good(environ[name])
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +44,17 @@ class Asked:
         token: str | None = TOKEN,
         stall_s: float = 20.0,
         limit_s: float = 60.0,
+        wait: Callable[[float], None] = lambda _seconds: None,
         **plan: Any,
     ) -> None:
         self.said: list[str] = []
         self.waits: list[float] = []
-        means = Means(limit_s, stall_s, wait=self.waits.append, say=self.said.append)
+
+        def noted(seconds: float) -> None:
+            self.waits.append(seconds)
+            wait(seconds)
+
+        means = Means(limit_s, stall_s, wait=noted, say=self.said.append)
         given = {"HOME": str(folder), "HF_HUB_CACHE": str(folder / "hub"), "HF_ENDPOINT": url}
         asked = plan_for(**{"model": REPOSITORY} | plan)
         self.facts: CacheFacts = resolve_model(

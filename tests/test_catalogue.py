@@ -75,7 +75,7 @@ def test_what_any_stage_can_have_is_found_for_each(stage: str) -> None:
     for name in ("gather", "publish", "crash"):
         entry = find(f"{stage}.{name}")
         assert entry is not None
-        assert entry.stage == "<stage>"
+        assert entry.stage in {"<stage>", "gpu"}
 
 
 def test_a_variable_of_the_settings_is_found() -> None:
@@ -110,3 +110,10 @@ def test_explain_of_an_unknown_id_is_an_error_of_usage() -> None:
     assert done.returncode == int(ExitCode.USAGE)
     assert "gpu.count" in done.stderr
     assert not done.stdout
+
+
+def test_a_late_driver_has_a_status_of_its_own() -> None:
+    found, other = find("gpu.crash"), find("host.crash")
+    assert found is not None
+    assert other is not None
+    assert (found.code, other.code) == (ExitCode.NODE_UNFIT, ExitCode.TEMPFAIL)

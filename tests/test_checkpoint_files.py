@@ -523,3 +523,18 @@ def test_a_large_tokenizer_is_read_for_its_ids_and_its_damage(tmp_path: Path) ->
         for damage in (text[:place], text[:place] + b"\0" + text[place + 1 :], text[:-9] + b"\xff"):
             (tmp_path / "tokenizer.json").write_bytes(damage)
             assert read_checkpoint(tmp_path).broken_files["tokenizer.json"].startswith("not JSON")
+
+
+def test_a_byte_order_mark_is_saved_away_and_nothing_is_deleted(tmp_path: Path) -> None:
+    files = model_files()
+    found = said_of(tmp_path, files | {"config.json": b"\xef\xbb\xbf" + files["config.json"]})
+    assert found["checkpoint.config"].next_step == (
+        "save config.json as plain UTF-8, without the byte order mark"
+    )
+
+
+def test_what_a_header_names_twice_is_said(tmp_path: Path) -> None:
+    header = b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{}}'
+    content = len(header).to_bytes(8, "little") + header + b"\0"
+    finding = said_of(tmp_path, model_files() | {"model.safetensors": content})["checkpoint.shards"]
+    assert finding.reason.endswith("the header names something twice: a")

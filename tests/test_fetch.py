@@ -88,6 +88,68 @@ def test_a_busy_hub_is_asked_again_when_it_said(tmp_path: Path) -> None:
     assert "HTTP 429" in asked.said[-1]
 
 
+@pytest.mark.parametrize(
+    ("status", "step"),
+    [
+        (503, "try again later; a filled cache needs no hub"),
+        (507, "try again later; a filled cache needs no hub"),
+        (429, "try again later: all jobs of the token's account share its rate limit"),
+    ],
+)
+def test_what_the_hub_said_outlasts_a_deadline_that_falls_into_a_later_attempt(
+    tmp_path: Path, status: int, step: str
+) -> None:
+    with serving(Hub(FILES, answers=[(status, {})])) as hub:
+
+        def wait(_seconds: float) -> None:
+            hub.silent = True  # from here on nothing is answered
+
+        asked = Asked(tmp_path, hub.url, limit_s=5.0, wait=wait)
+    assert asked.code == ExitCode.TEMPFAIL
+    assert f"HTTP {status}" in asked.first.reason
+    told = "tried 2 times before the deadline (BOOT_CACHE_TIMEOUT_S=5)"
+    assert asked.first.actual.endswith(told)
+    assert asked.first.next_step.startswith(step)
+
+
+def test_a_hub_that_fails_with_every_file_up_to_the_deadline_is_told_by_that(
+    tmp_path: Path,
+) -> None:
+    """It has listed the files, so that they look like a slow download."""
+    asked = asked_of(tmp_path, Hub(FILES, of_files=[(503, {})] * 99), limit_s=3.0)
+    assert asked.code == ExitCode.TEMPFAIL
+    assert "HTTP 503" in asked.first.actual
+    assert "before the deadline (BOOT_CACHE_TIMEOUT_S=3)" in asked.first.actual
+    assert asked.first.next_step == "try again later; a filled cache needs no hub"
+
+
+def test_a_slow_download_after_a_refusal_tells_both(tmp_path: Path) -> None:
+    hub = Hub(large(1_000_000), answers=[(503, {})], bytes_per_s=25_000)
+    asked = asked_of(tmp_path, hub, limit_s=5.0)
+    assert asked.code == ExitCode.TEMPFAIL
+    assert "not complete at the deadline (BOOT_CACHE_TIMEOUT_S=5)" in asked.first.actual
+    assert "before that, HTTP 503" in asked.first.actual
+    assert "raise BOOT_CACHE_TIMEOUT_S" in asked.first.next_step
+
+
+def test_a_hub_that_refuses_every_time_is_told_with_how_often(tmp_path: Path) -> None:
+    asked = asked_of(tmp_path, Hub(FILES, always=(503, {})))
+    assert (asked.code, len(asked.waits)) == (ExitCode.TEMPFAIL, 4)
+    assert asked.first.actual.endswith(", tried 5 times")
+
+
+@pytest.mark.parametrize(("token", "told"), [(TOKEN, False), (None, True)])
+def test_a_token_is_advised_against_a_rate_limit_to_whom_has_none(
+    tmp_path: Path, token: str | None, told: bool
+) -> None:
+    hub = Hub(FILES, always=(429, {"Retry-After": "59"}))
+    asked = asked_of(tmp_path, hub, token=token)
+    assert ("HF_TOKEN raises" in asked.first.next_step) == told
+    assert asked.first.actual.endswith(
+        "tried once before the deadline (BOOT_CACHE_TIMEOUT_S=60); it asks to wait for 59 s"
+    )
+
+
 def test_its_own_rate_limit_counts_too(tmp_path: Path) -> None:
     asked = asked_of(tmp_path, Hub(FILES, answers=[(429, {"RateLimit": '"api";r=0;t=19'})]))
     assert asked.facts.revision == COMMIT
@@ -276,6 +338,25 @@ def test_a_revision_of_the_unmapped_repository_alone_names_both(
     assert asked.code == ExitCode.NOINPUT
     assert f"{MAPPED} has no revision v1" in asked.first.reason
     assert f"maps {ASKED} to ({told})" in asked.first.reason
+
+
+@pytest.mark.parametrize(
+    ("four", "asked_for", "name"),
+    [
+        (True, ASKED, f"{MAPPED} (Unsloth's 4-bit repository of {ASKED})"),
+        (False, MAPPED, f"{ASKED} (Unsloth's 16-bit repository of {MAPPED})"),
+        (True, MAPPED, MAPPED),
+    ],
+)
+def test_a_mapped_name_that_is_not_there_says_whose_it_is(
+    tmp_path: Path, four: bool, asked_for: str, name: str
+) -> None:
+    plan: dict[str, Any] = {"model": asked_for, "hardware": "h100", "load_in_4bit": four}
+    asked = Asked(tmp_path, download="never", **plan)
+    assert asked.code == ExitCode.NOINPUT
+    assert asked.first.reason.startswith(f"{name} at main is not in the cache")
+    asked = asked_of(tmp_path, Hub({}, always=(403, {})), **plan)
+    assert asked.first.reason.startswith(f"{name} at main could not be had from 127.0.0.1: ")
 
 
 def test_a_revision_of_the_mapped_repository_is_loaded_and_said(tmp_path: Path) -> None:

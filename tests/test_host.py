@@ -562,17 +562,19 @@ def test_a_root_that_is_read_only_is_mended_by_one_variable(
         "print(json.dumps([[name, each.next_step] for name, each in said.items() "
         "if each.status is Status.FAIL]))"
     )
+    # The checkout goes elsewhere first: it may itself lie below /tmp.
+    elsewhere = "/mnt"
     mounts = (
+        f'mount --bind "$3" {elsewhere} && cd {elsewhere} && '
         "mount -t tmpfs -o mode=1777 none /tmp && mount -o remount,bind,ro / && "
         'exec "$0" -B -c "$1" "$2"'
     )
+    paths = [sys.executable, os.pathsep.join([str(REPOSITORY), *sys.path])]
+    python, search = (path.replace(str(REPOSITORY), elsewhere) for path in paths)
+    told = [code, json.dumps(environ), str(REPOSITORY)]
     done = subprocess.run(
-        ["unshare", "-m", "/bin/sh", "-c", mounts, sys.executable, code, json.dumps(environ)],
-        cwd=REPOSITORY,
-        env={
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *sys.path]),
-        },
+        ["unshare", "-m", "/bin/sh", "-c", mounts, python, *told],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": search},
         capture_output=True,
         text=True,
         check=False,

@@ -15,6 +15,7 @@ import pytest
 
 from app.exits import ExitCode, exit_code
 from app.probes.fetch import is_known
+from app.probes.fetch_proxy import proxy_of
 from app.probes.hub_contents import misfit
 from app.probes.hub_steps import step_of
 from tests.cache_stage import Asked, base_of, refused
@@ -125,6 +126,53 @@ def test_a_proxy_that_passes_nothing_on_is_told_by_its_status(
     assert f"HTTP {status[:3]}" in asked.first.reason
     assert step in asked.first.next_step
     assert TOKEN not in repr(asked.facts)
+
+
+def test_a_proxy_that_is_not_there_is_named_without_its_password(tmp_path: Path) -> None:
+    proxy = {"HTTPS_PROXY": f"http://user:{TOKEN}@127.0.0.1:9"}
+    asked = Asked(tmp_path, "https://hub.invalid", proxy)
+    assert asked.code == ExitCode.TEMPFAIL
+    assert "from hub.invalid through the proxy 127.0.0.1:9: ECONNREFUSED" in asked.first.reason
+    assert "see that this node reaches the proxy 127.0.0.1:9" in asked.first.next_step
+    assert "correct HTTPS_PROXY" in asked.first.next_step
+    assert TOKEN not in repr(asked.facts)
+
+
+@pytest.mark.parametrize(
+    ("environ", "url", "told"),
+    [
+        ({}, "https://hub.org", None),
+        ({"HTTP_PROXY": "http://one:1"}, "https://hub.org", None),
+        ({"HTTP_PROXY": "http://one:1"}, "http://hub.org", ("HTTP_PROXY", "one:1")),
+        ({"ALL_PROXY": "socks5://one:1"}, "https://hub.org", None),
+        ({"ALL_PROXY": "one:1"}, "https://hub.org", ("ALL_PROXY", "one:1")),
+        (
+            {"all_proxy": "http://one:1", "https_proxy": "http://u:p@two:2/"},
+            "https://hub.org",
+            ("https_proxy", "two:2"),
+        ),
+        (
+            {"https_proxy": "http://one:1", "HTTPS_PROXY": "http://two:2"},
+            "https://hub.org",
+            ("https_proxy", "one:1"),
+        ),
+        ({"HTTPS_PROXY": "http://one:1", "NO_PROXY": "*"}, "https://hub.org", None),
+        ({"HTTPS_PROXY": "http://one:1", "NO_PROXY": "x, .org"}, "https://hub.org", None),
+        ({"HTTPS_PROXY": "http://one:1", "no_proxy": "hub.org"}, "https://hub.org", None),
+        (
+            {"HTTPS_PROXY": "http://one:1", "NO_PROXY": "b.org"},
+            "https://hub.org",
+            ("HTTPS_PROXY", "one:1"),
+        ),
+        ({"HTTPS_PROXY": "http://user:12/secret@one:1"}, "https://hub.org", None),
+        ({"HTTPS_PROXY": "http://user:secret#@one:1"}, "https://hub.org", None),
+    ],
+)
+def test_the_proxy_on_the_way_is_that_of_the_client_and_never_a_password(
+    environ: dict[str, str], url: str, told: tuple[str, str] | None
+) -> None:
+    found = proxy_of(environ, url)
+    assert (found and (found.variable, found.address)) == told
 
 
 def test_an_address_of_the_store_that_has_expired_is_asked_for_anew(tmp_path: Path) -> None:

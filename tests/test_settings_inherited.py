@@ -179,3 +179,11 @@ def test_every_number_that_an_import_reads_is_judged() -> None:
 def test_a_prefix_of_a_variable_is_no_variable() -> None:
     """tqdm reads what it knows; bars of others may have the same prefix."""
     assert not inherited_problems({"TQDM_DISABLE": "x", "TQDM_COLOUR": "red", "TQDM_OTHER": "x"})
+
+
+def test_the_source_is_who_reads_the_variable_and_not_our_help() -> None:
+    found = inherited_problems(
+        {"HF_HUB_ETAG_TIMEOUT": "30s", "UNSLOTH_FORCE_X": "1", "WORLD_SIZE": "2"}
+    )
+    assert len(found) == 3
+    assert all("--help" not in problem.finding.source for problem in found)

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 
 from app.checks._folder import something_else
+from app.checks._parts import index_parts
 from app.checks._pickles import absent_from, convert_step, without_safetensors
 from app.checks._unreadable import fault_in, step_for
 from app.facts.checkpoint import STATE, CheckpointFacts, TensorHeader
@@ -20,6 +21,8 @@ _INTEGERS = frozenset({"U8", "I8", "I16", "I32", "I64", "BOOL"})
 _WEIGHTS = "*.safetensors whose headers are valid and cover their files exactly"
 # Weights of other libraries: llama.cpp, JAX, TensorFlow, ONNX.
 _FOREIGN = (".gguf", ".ggml", ".msgpack", ".h5", ".onnx", ".npz")
+_INDEXED = "every tensor of the index in the file that the index names"
+_AGAIN = "fetch index and weights of one revision again"
 _BARE = "save the model itself again (save_pretrained of the unwrapped module)"
 # By what a library puts into every name, in whole segments of it.
 _WRAPPERS = (
@@ -45,11 +48,10 @@ _PART = re.compile(r"-\d{5}-of-\d{5}\.")
 
 def index(facts: CheckpointFacts, _plan: Plan) -> Finding:
     """Index and files must agree; a tensor that is only promised gets random values."""
-    expected = "every tensor of the index in the file that the index names"
     if facts.index_problem:
         return failed(
             facts.index_problem,
-            expected=expected,
+            expected=_INDEXED,
             actual=facts.index_problem,
             next_step=step_for(facts, {"the index": facts.index_problem}),
             fault=fault_in(facts, ["the index"]),
@@ -63,23 +65,38 @@ def index(facts: CheckpointFacts, _plan: Plan) -> Finding:
         )
     if not facts.index:
         return skipped("the weights are one file, without an index")
+    return (
+        _absent(facts)
+        or index_parts(facts)
+        or _unlisted(facts)
+        or passed(f"{len(facts.index)} tensors in {len(facts.shards)} files", expected=_INDEXED)
+    )
+
+
+def _absent(facts: CheckpointFacts) -> Finding | None:
+    """Tensors that the index promises, and that their whole file does not hold."""
     absent = absent_from(facts.index, facts.shards, facts.tensors)
+    if not absent:
+        return None
+    return failed(
+        f"{len(absent)} tensor(s) of the index are not in their file: {listed(absent, 3)}",
+        expected=_INDEXED,
+        actual=listed(absent),
+        next_step=_AGAIN,
+    )
+
+
+def _unlisted(facts: CheckpointFacts) -> Finding | None:
+    """Tensors of files that are read, which the index does not know."""
     unlisted = [header.name for header in facts.tensors if header.name not in facts.index]
-    if absent:
-        return failed(
-            f"{len(absent)} tensor(s) of the index are not in their file: {listed(absent, 3)}",
-            expected=expected,
-            actual=listed(absent),
-            next_step="fetch index and weights of one revision again",
-        )
-    if unlisted:
-        return warned(
-            f"{len(unlisted)} tensor(s) are in no index: {listed(unlisted, 3)}",
-            expected=expected,
-            actual=listed(unlisted),
-            next_step="fetch index and weights of one revision again",
-        )
-    return passed(f"{len(facts.index)} tensors in {len(facts.shards)} files", expected=expected)
+    if not unlisted:
+        return None
+    return warned(
+        f"{len(unlisted)} tensor(s) of the files are not in the index: {listed(unlisted, 3)}",
+        expected="every tensor of the files in the index",
+        actual=f"not in the index: {listed(unlisted)}",
+        next_step=_AGAIN,
+    )
 
 
 def shards(facts: CheckpointFacts, plan: Plan) -> Finding:

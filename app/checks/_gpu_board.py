@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.checks import Check
-from app.checks._gpu_common import board_name, not_told, numbered, nvml_silent, the_board
+from app.checks._gpu_common import board_name, counted, not_told, numbered, nvml_silent, the_board
 from app.facts.board import BoardFacts
 from app.facts.board_words import (
     FABRIC_COMPLETED,
@@ -38,7 +38,8 @@ def lost(facts: GpuFacts, _plan: Plan) -> Finding:
         told = f"/dev has {len(numbered(facts))} devices, and NVML sees {known}"
     expected = "every board answers"
     if not told:
-        return passed("every board answers", expected=expected, actual=f"{known} boards")
+        n = len(facts.nvml.boards) if known is None else known
+        return passed("every board answers", expected=expected, actual=counted(n))
     if _ours_is_well(facts, gone):
         return warned(
             f"another board of this node is lost: {told}",

@@ -7,7 +7,7 @@ import re
 from app.checks import Check
 from app.checks._gpu_common import named, the_device
 from app.facts.architectures import Kernels, kernels_for
-from app.facts.gpu import GpuFacts
+from app.facts.gpu import DeviceFacts, GpuFacts
 from app.facts.words import listed, one_line
 from app.outcome import Fault, Finding, failed, passed, skipped, warned
 from app.plan import Plan
@@ -67,7 +67,7 @@ def capability(facts: GpuFacts, plan: Plan) -> Finding:
     )
 
 
-def architectures(facts: GpuFacts, _plan: Plan) -> Finding:
+def architectures(facts: GpuFacts, plan: Plan) -> Finding:
     """Whether torch's wheel has kernels for this device, known before torch is imported."""
     device = the_device(facts)
     if isinstance(device, Finding):
@@ -85,14 +85,33 @@ def architectures(facts: GpuFacts, _plan: Plan) -> Finding:
             f"torch has no kernels for {name}, only PTX that the driver compiles at first use",
             expected=name,
             actual=f"{built}{source}",
-            next_step="expect slow first steps, or use this GPU's image",
+            next_step=f"expect slow first steps, or {_right_one(device, plan)}",
         )
     return failed(
         f"torch has no kernels for {named(device)}",
         expected=f"{name}, or PTX for it",
         actual=f"{built}{source}",
-        next_step="run this image on hardware from that list, or use the image of this hardware",
+        next_step=_with_kernels(device, plan),
     )
+
+
+def _with_kernels(device: DeviceFacts, plan: Plan) -> str:
+    this = "this image" if plan.baked else "this environment"
+    return f"run {this} on hardware from that list, or {_right_one(device, plan)}"
+
+
+def _right_one(device: DeviceFacts, plan: Plan) -> str:
+    """Where torch for this device is: in an image, or in an environment of its lock file."""
+    if plan.baked:
+        return "use the image of this hardware"
+    locks = [
+        f"docker/requirements.{profile.name}.txt"
+        for profile in PROFILES.values()
+        if profile.compute_capability == device.capability
+    ]
+    if not locks:
+        return "install a torch that was built for this hardware"
+    return f"install the environment of this hardware ({locks[0]})"
 
 
 def _dotted(capability: tuple[int, int] | None) -> str:

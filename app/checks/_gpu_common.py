@@ -81,6 +81,11 @@ def board_name(board: BoardFacts) -> str:
     return one_line(board.uuid or board.pci or f"board {board.index}")
 
 
+def counted(boards: int) -> str:
+    """`1 board`, `4 boards`."""
+    return f"{boards} board{'' if boards == 1 else 's'}"
+
+
 def numbered(facts: GpuFacts) -> list[str]:
     """Device files of whole devices: /dev/nvidia0 and so on."""
     return [name for name in facts.device_files if name[-1:].isdigit()]

@@ -14,6 +14,7 @@ from app.checks._gpu_common import (
     lacks,
     nvml_silent,
 )
+from app.checks._gpu_files import useless_file
 from app.facts.driver_errors import (
     COMPAT_REFUSED,
     CUDA_MISMATCHES,
@@ -149,6 +150,13 @@ def nvml(facts: GpuFacts, _plan: Plan) -> Finding:
 
 def _without(facts: GpuFacts, silent: str, expected: str) -> Finding:
     """No NVML at all: a boot can do without, but then nobody has looked at the board's health."""
+    if bad := useless_file(facts, "libnvidia-ml"):
+        return warned(
+            f"the board's health cannot be read: {bad[0]}",
+            expected=expected,
+            actual=silent,
+            next_step=bad[1],
+        )
     return warned(
         f"the board's health cannot be read: {silent}{lacks(facts, 'utility')}",
         expected=expected,
@@ -175,9 +183,9 @@ CHECKS: tuple[Check[GpuFacts], ...] = (
         Fault.NODE_UNFIT,
         "NVML (nvmlInit)",
         nvml,
-        cause="libnvidia-ml.so.1 is missing because NVIDIA_DRIVER_CAPABILITIES lacks utility (a "
-        "warning), it is of another version than the kernel module (18), the driver is not loaded "
-        "(9), or it hangs on a sick board.",
+        cause="libnvidia-ml.so.1 is missing because NVIDIA_DRIVER_CAPABILITIES lacks utility, or "
+        "an empty or broken file stands in its place (both a warning), it is of another version "
+        "than the kernel module (18), the driver is not loaded (9), or it hangs on a sick board.",
         fix="Start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility; on a mismatch "
         "reboot the node, and take any copy of the library out of the image.",
     ),

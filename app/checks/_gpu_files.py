@@ -61,7 +61,12 @@ def device_files(facts: GpuFacts, plan: Plan) -> Finding:
     on_windows = "dxg" in facts.device_files  # its subsystem for Linux has this one alone
     if not numbered(facts) and not on_windows:
         return failed(
-            "no GPU is visible in this container: no NVIDIA device file in /dev",
+            "no GPU is visible in this container: "
+            + (
+                "/dev/nvidia<N>, one for each GPU, is not among its device files"
+                if facts.device_files
+                else "no NVIDIA device file in /dev"
+            ),
             expected=expected,
             actual=actual,
             next_step=take_branch(last) if (last := outgrown(facts, plan)) else REQUEST,
@@ -124,12 +129,23 @@ def libraries(facts: GpuFacts, _plan: Plan) -> Finding:
     wrong = [(library, found) for library in facts.libraries if (found := _wrong(library))]
     if not wrong:
         return passed(f"on the loader's path: {shown}", expected=expected, actual=shown)
-    first, (what, step, fault) = min(wrong, key=lambda each: each[0].kind == "driver")
-    reason = f"{one_line(first.path or first.name)} {what}"
-    actual = f"{_shown(first)}; the kernel module is of {one_line(facts.driver) or 'unknown'}"
-    if _works(first, facts):
+    useless = [each for each in wrong if not _works(each[0], facts)]
+    named = sorted(useless or wrong, key=lambda each: each[0].kind == "driver")
+    _, (_, step, fault) = named[0]
+    reason = "; ".join(f"{one_line(each.path or each.name)} {what}" for each, (what, *_) in named)
+    kernel = one_line(facts.driver) or "unknown"
+    actual = f"{listed(_shown(each) for each, _ in named)}; the kernel module is of {kernel}"
+    if not useless:
         return warned(f"{reason}, and works here", expected=expected, actual=actual, next_step=step)
     return failed(reason, expected=expected, actual=actual, next_step=step, fault=fault)
+
+
+def useless_file(facts: GpuFacts, name: str) -> tuple[str, str, Fault] | None:
+    """A library that no loader can use: which and why, the way out, whose fault; None for none."""
+    for library in facts.libraries:
+        if library.name.startswith(name) and library.kind in _USELESS and (bad := _wrong(library)):
+            return f"{one_line(library.path or library.name)} {bad[0]}", bad[1], bad[2]
+    return None
 
 
 def _wrong(library: LibraryFile) -> tuple[str, str, Fault] | None:
@@ -158,6 +174,14 @@ def _shown(library: LibraryFile) -> str:
 def libcuda(facts: GpuFacts, _plan: Plan) -> Finding:
     """Whether the driver's libcuda.so.1, which comes from the node, can be loaded."""
     if facts.load_error:
+        if bad := useless_file(facts, "libcuda"):
+            return failed(
+                f"libcuda.so.1 cannot be loaded: {bad[0]}",
+                expected="the driver's libcuda.so.1, mounted in by the container toolkit",
+                actual=one_line(facts.load_error, 400),
+                next_step=bad[1],
+                fault=bad[2],
+            )
         left_out = lacks(facts, "compute")
         return failed(
             f"libcuda.so.1 cannot be loaded: {one_line(facts.load_error, 400)}{left_out}",

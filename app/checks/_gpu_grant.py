@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-
 from app.checks import Check
 from app.checks._gpu_absent import MAKE_AN_INSTANCE, empty_mig, why_no_device
-from app.checks._gpu_common import CAPABILITIES, named, numbered, the_board, the_device
+from app.checks._gpu_common import named, numbered, the_board, the_device
+from app.checks._gpu_launcher import TOOLKIT, Grant, Known, Verdict, asked, compare, grants
 from app.facts.gpu import DeviceFacts, GpuFacts
 from app.facts.host import size
 from app.facts.words import listed, one_line
@@ -15,23 +13,10 @@ from app.outcome import Fault, Finding, failed, passed, skipped
 from app.plan import Plan
 
 _ONE = (
-    "request one GPU (docker: --gpus device=0; Kubernetes: nvidia.com/gpu: 1; Slurm: --gres=gpu:1)"
+    "request one GPU (docker: --gpus device=<UUID of a free one>; Kubernetes: nvidia.com/gpu: 1; "
+    "Slurm: --gres=gpu:1)"
 )
-# The narrowest first: a step's share of a Slurm job's GPUs is what counts.
-_SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
-_TOOLKIT = "NVIDIA_VISIBLE_DEVICES"
 _NOTHING = frozenset({"", "void", "none"})  # what the toolkit takes for no device
-_RANGE = re.compile(r"(\d{1,4})-(\d{1,4})")
-_INDEX = re.compile(r"\d{1,4}(:\d{1,2})?")  # with the number of a slice
-
-
-@dataclass(frozen=True, slots=True)
-class _Grant:
-    """What one variable grants: so many devices, and which, where it names them."""
-
-    variable: str
-    n: int
-    uuids: tuple[str, ...] = ()
 
 
 def count(facts: GpuFacts, _plan: Plan) -> Finding:
@@ -44,19 +29,13 @@ def count(facts: GpuFacts, _plan: Plan) -> Finding:
     if n < 1:
         return _none(facts)
     names = listed((f"{device.index}: {device.name}" for device in facts.devices), 8) or "none"
-    asked = _asked(facts)
+    said = asked(facts)
     return failed(
         f"{n} devices are visible, and this boot is for one",
         expected="1",
-        actual=f"{n} ({names}); {asked or 'no variable of a launcher says which'}",
-        next_step=f"{_ONE}, or set CUDA_VISIBLE_DEVICES to the UUID of the one that this job was "
-        f"granted{_example(facts)}",
+        actual=f"{n} ({names}); {said or 'no variable of a launcher says which'}",
+        next_step=f"{_ONE}, or set CUDA_VISIBLE_DEVICES to the UUID that this job was granted",
     )
-
-
-def _example(facts: GpuFacts) -> str:
-    uuid = one_line(facts.devices[0].uuid) if facts.devices else ""
-    return f" (the first one is {uuid})" if uuid else ""
 
 
 def _none(facts: GpuFacts) -> Finding:
@@ -72,12 +51,12 @@ def _none(facts: GpuFacts) -> Finding:
 
 def granted(facts: GpuFacts, _plan: Plan) -> Finding:
     """Whether what is visible is what the launcher granted, by its own variables."""
-    text = facts.asked.get(_TOOLKIT)
-    shown = _asked(facts)
+    text = facts.asked.get(TOOLKIT)
+    shown = asked(facts)
     # `void` beside visible devices is no grant of nothing: devices that come by CDI have it.
     if text is not None and text.strip() in _NOTHING and not numbered(facts) and not facts.devices:
         return failed(
-            f"the launcher granted no GPU: {_TOOLKIT}={one_line(text)}",
+            f"the launcher granted no GPU: {TOOLKIT}={one_line(text)}",
             expected="one granted GPU",
             actual=shown,
             next_step=_ONE,
@@ -85,76 +64,53 @@ def granted(facts: GpuFacts, _plan: Plan) -> Finding:
     device = the_device(facts)
     if isinstance(device, Finding):
         return device
-    grants = _grants(facts)
-    if not grants:
-        return skipped("no variable of a launcher says which devices are granted")
+    said = grants(facts.asked)
+    if not said:
+        none = f"{shown} does not say which devices this job was granted"
+        return skipped(none if shown else "no variable of a launcher tells of granted devices")
     n = facts.n_devices or len(facts.devices)
-    for grant in grants:
-        expected = f"no other device than {grant.variable} grants"
+    verdicts = []
+    for grant in said:
         if n > grant.n:
-            return failed(
-                f"{n} devices are visible, and {grant.variable} grants {grant.n}",
-                expected=expected,
-                actual=shown,
-                next_step="let the launcher pass in the granted devices alone, or set "
-                "CUDA_VISIBLE_DEVICES to the UUID of the granted one",
-            )
-        strange = [each for each in facts.devices if not _among(each, grant, facts)]
-        if strange:
-            return failed(
-                f"{named(strange[0])} {one_line(strange[0].uuid)} is visible, and "
-                f"{grant.variable} grants another device",
-                expected=expected,
-                actual=f"{one_line(strange[0].uuid)}; {shown}",
-                next_step="start the container with the devices that the scheduler granted, and "
-                "neither set nor keep that variable by hand",
-            )
-    names = ", ".join(grant.variable for grant in grants)
-    return passed(f"what is visible was granted ({names})", actual=shown)
+            return _too_many(n, grant, shown)
+        verdict = compare(facts, grant)
+        if verdict.device is not None:
+            return _another(verdict.device, verdict.why, grant, shown)
+        verdicts.append(verdict)
+    return _weighed(list(zip(said, verdicts, strict=True)), shown)
 
 
-def _asked(facts: GpuFacts) -> str:
-    """The launcher's variables about devices, as they stand."""
-    about = {name: value for name, value in facts.asked.items() if name != CAPABILITIES}
-    return listed(f"{name}={value}" for name, value in sorted(about.items()))
-
-
-def _grants(facts: GpuFacts) -> list[_Grant]:
-    """Every variable that says something exact; `all`, names and typing errors say nothing."""
-    slurm = next((name for name in _SLURM if facts.asked.get(name)), "")
-    said = (_grant(name, facts.asked[name]) for name in (_TOOLKIT, slurm) if name in facts.asked)
-    return [grant for grant in said if grant is not None]
-
-
-def _grant(variable: str, text: str) -> _Grant | None:
-    tokens = [token.strip() for token in text.split(",") if token.strip()]
-    uuids, n = [], 0
-    for token in tokens:
-        if token.startswith(("GPU-", "MIG-")):
-            uuids.append(token.lower())
-            n += 1
-        elif found := _RANGE.fullmatch(token):
-            n += max(int(found[2]) - int(found[1]) + 1, 0)
-        elif _INDEX.fullmatch(token):
-            n += 1
-        else:
-            return None
-    return _Grant(variable, n, tuple(uuids) if len(uuids) == n else ()) if n else None
-
-
-def _among(device: DeviceFacts, grant: _Grant, facts: GpuFacts) -> bool:
-    """Whether a device is named: by its own UUID or its board's, which may be cut short."""
-    board = facts.board_of(device)
-    own = (device.uuid, device.board_uuid, board.uuid if board else "")
-    known = [uuid.lower() for uuid in own if uuid]
-    if not grant.uuids or not known:
-        return True
-    # A slice's older name holds its board's: MIG-GPU-<uuid>/<instance>/<instance>.
-    return any(
-        uuid.startswith(token) or token.removeprefix("mig-").startswith(uuid)
-        for token in grant.uuids
-        for uuid in known
+def _too_many(n: int, grant: Grant, shown: str) -> Finding:
+    return failed(
+        f"{n} devices are visible, and {grant.variable} grants {grant.n}",
+        expected=f"no other device than {grant.variable} grants",
+        actual=shown,
+        next_step="let the launcher pass in the granted devices alone, or set "
+        "CUDA_VISIBLE_DEVICES to the UUID of the granted one",
     )
+
+
+def _another(device: DeviceFacts, why: str, grant: Grant, shown: str) -> Finding:
+    return failed(
+        f"{named(device)} {one_line(device.uuid)} is visible, and {grant.variable} grants "
+        f"another device{why}",
+        expected=f"no other device than {grant.variable} grants",
+        actual=f"{one_line(device.uuid)}; {shown}",
+        next_step="start the container with the devices that the scheduler granted, and "
+        "neither set nor keep NVIDIA_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES by hand",
+    )
+
+
+def _weighed(found: list[tuple[Grant, Verdict]], shown: str) -> Finding:
+    """The surest of the verdicts, none of which speaks against the devices."""
+    sure = [grant.variable for grant, verdict in found if verdict.known is Known.OURS]
+    if sure:
+        return passed(f"what is visible was granted ({', '.join(sure)})", actual=shown)
+    untold = [verdict.why for _, verdict in found if verdict.known is Known.UNTOLD]
+    if untold:
+        return skipped(f"whether what is visible was granted cannot be told: {'; '.join(untold)}")
+    why = "; ".join(verdict.why for _, verdict in found)
+    return passed(f"by count alone, no other device is here: {why}", actual=shown)
 
 
 def mig(facts: GpuFacts, plan: Plan) -> Finding:
@@ -203,11 +159,12 @@ CHECKS: tuple[Check[GpuFacts], ...] = (
     Check(
         "gpu.granted",
         Fault.CONFIG,
-        "NVIDIA_VISIBLE_DEVICES, SLURM_STEP_GPUS, SLURM_JOB_GPUS",
+        "NVIDIA_VISIBLE_DEVICES, SLURM_STEP_GPUS, SLURM_JOB_GPUS; NVML",
         granted,
         cause="A privileged container, a mounted /dev or a variable set by hand shows devices that "
-        "the scheduler gave to other jobs, or the launcher granted none "
-        "(NVIDIA_VISIBLE_DEVICES=void).",
+        "the scheduler gave to other jobs, or a number in CUDA_VISIBLE_DEVICES is that of another "
+        "board. Or the launcher granted none: NVIDIA_VISIBLE_DEVICES=void without any device "
+        "(beside devices that came by CDI it says nothing, and the check is skipped).",
         fix="Let the scheduler pass in the granted devices alone; do not set "
         "NVIDIA_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES by hand.",
     ),

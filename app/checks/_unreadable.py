@@ -36,6 +36,8 @@ def step_for(facts: CheckpointFacts, problems: Mapping[str, str]) -> str:
         return "look at the mount, or take another node"
     if any("Git LFS" in problem for problem in problems.values()):
         return f"run `git lfs pull` in {facts.folder}"
+    if all("byte order mark" in problem for problem in problems.values()):
+        return f"save {names} as plain UTF-8, without the byte order mark"
     absent = all(
         problem == "missing" or facts.errnos.get(name) == errno.ENOENT
         for name, problem in problems.items()

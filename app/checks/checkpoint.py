@@ -62,7 +62,8 @@ CHECKS: tuple[Check[CheckpointFacts], ...] = (
         Fault.DATA_INVALID,
         "model.safetensors.index.json",
         index,
-        cause="Index and weight files are of two revisions, or a download was cut short.",
+        cause="Index and weight files are of two revisions, a download was cut short, or the index "
+        "was edited and leaves out a numbered file.",
         fix=_AGAIN,
     ),
     Check(

@@ -35,7 +35,7 @@ def architectures(facts: StackFacts, plan: Plan) -> Finding:
         f"torch has no kernels for {plan.profile.title}",
         expected=f"{name}, or PTX for it",
         actual=listed,
-        next_step="run this image on hardware from that list, or use the image of this hardware",
+        next_step="take hardware from that list, or the image or environment built for this one",
     )
 
 

@@ -3,8 +3,9 @@
 How a download goes, from here down:
 
 1. `fetch` (here) looks into the cache by `hub_cache`, has a download made where it may, and puts
-   what came of it into words, with the way out by `hub_steps`. A complete cache needs nothing of
-   what follows, and imports none of it. `fetch_request` is what all of them are given.
+   what came of it into words, with the way out by `hub_steps` and the proxy's name by
+   `fetch_proxy`. A complete cache needs nothing of what follows, and imports none of it.
+   `fetch_request` is what all of them are given.
 2. `fetch_attempts` makes one attempt after the other, as long as another one can help: it waits as
    long as a busy hub asks for, switches Xet off after a stall, passes by a lock that nobody frees.
 3. `fetch_run` is one attempt: it starts a child and is its watchdog, which kills it after the stall
@@ -29,10 +30,11 @@ from app.facts.cache import RoomFacts
 from app.facts.words import listed, one_line
 from app.outcome import Fault, Finding, failed
 from app.probes.fetch_progress import Teller, Terminal
-from app.probes.fetch_request import Request
+from app.probes.fetch_proxy import Proxy, proxy_of
+from app.probes.fetch_request import HUB, Request
 from app.probes.hub_answer import Cause, CauseError
 from app.probes.hub_cache import Cached, commits, find_snapshot
-from app.probes.hub_steps import finding_of
+from app.probes.hub_steps import UNANSWERED, finding_of
 
 _UNAUTHORIZED = 401
 
@@ -126,22 +128,44 @@ def is_known(cause: Cause) -> bool:
 def _refused(request: Request, cause: Cause) -> Finding:
     if cause.about == "revision" and request.asked != request.repository:
         return _of_the_mapped_repository(request, cause)
+    proxy = _proxy(request, cause)
     found = finding_of(
         cause,
-        what=_what(request, cause),
+        what=_what(request, cause, proxy),
         expected="the repository's files at that revision",
         has_token=bool(request.token) or cause.authorized,
         limit=request.means.setting,
     )
+    if proxy is not None and found.next_step == UNANSWERED:
+        step = f"see that this node reaches the proxy {proxy.address} and that it reaches the hub, "
+        step += f"or correct {proxy.variable}; then try again; a filled cache needs no hub"
+        return replace(found, next_step=step)
     if cause.fault is Fault.MODEL_ABSENT and cause.about != "contents" and request.endpoint:
         step = f"{found.next_step}; and see that HF_ENDPOINT ({request.host}) is the hub you mean"
         return replace(found, next_step=step)
     return found
 
 
-def _what(request: Request, cause: Cause) -> str:
+def _proxy(request: Request, cause: Cause) -> Proxy | None:
+    """The proxy on the way, where that may be what refused: not the hub has answered."""
+    answered = cause.status is not None and "ProxyError" not in cause.names
+    silent = cause.about in {"late", "stall"}
+    if answered or cause.fault is Fault.INTERNAL or not (cause.names or silent):
+        return None
+    return proxy_of(request.variables, request.endpoint or HUB)
+
+
+def _named(request: Request) -> str:
+    """The repository, and why it is another one than was asked for."""
+    if request.asked == request.repository:
+        return request.repository
+    kind = "4-bit" if request.plan.request.load_in_4bit else "16-bit"
+    return f"{request.repository} (Unsloth's {kind} repository of {request.asked})"
+
+
+def _what(request: Request, cause: Cause, proxy: Proxy | None) -> str:
     """What has gone wrong, before why."""
-    what = f"{request.repository} at {request.branch}"
+    what = f"{_named(request)} at {request.branch}"
     if cause.about == "contents":
         return f"{what} is no model to train"
     if cause.about == "room":
@@ -149,7 +173,8 @@ def _what(request: Request, cause: Cause) -> str:
     # A system call on a file failed, none of the network.
     if cause.number and cause.fault in {Fault.READ_ERROR, Fault.CONFIG}:
         return f"{what} could not be written to the cache"
-    return f"{what} could not be had from {request.host}"
+    way = f" through the proxy {proxy.address}" if proxy is not None else ""
+    return f"{what} could not be had from {request.host}{way}"
 
 
 def _of_the_mapped_repository(request: Request, cause: Cause) -> Finding:
@@ -175,7 +200,7 @@ def _not_cached(request: Request, cached: Cached | None) -> Finding:
         there = f"no snapshot of {request.branch}, but of {listed(others, 3)}"
         undo += f", or set BOOT_REVISION={others[0]}"
     return failed(
-        f"{request.repository} at {request.branch} {what} in the cache, and {why}",
+        f"{_named(request)} at {request.branch} {what} in the cache, and {why}",
         expected=f"a complete snapshot below {request.cache}",
         actual=there,
         next_step=f"{undo}, or fill the cache first: hf download {request.repository} "

@@ -25,6 +25,9 @@ _ATTEMPTS = 5
 _REFUSED_S = 40.0
 # Longer than the hub's own window (five minutes): a hub that asks for more is not waited for.
 _LONGEST_ASKED_S = 600.0
+# Of the statuses of HTTP: what a hub answers that is there and has no time, and from where on it
+# is the hub that failed.
+_BUSY, _FAILED = frozenset({408, 425, 429}), 500
 
 
 class Attempts:
@@ -41,9 +44,19 @@ class Attempts:
         self._n_idle = 0  # attempts in a row that brought no file
         self._n_files = 0
         self._idle_since = time.monotonic()
+        self._n_tries = 0
+        self._listed = False  # the hub has listed the files to this attempt
+        self._last: Cause | None = None  # why an attempt failed, other than for want of time
+        self._is_over = False  # no time is left for one more
 
     def run(self) -> Done:
-        """The snapshot. Raises CauseError for the reason of the last attempt's failure."""
+        """The snapshot. Raises CauseError for the reason why the attempts failed."""
+        try:
+            return self._retry()
+        except CauseError as error:
+            raise CauseError(self._counted(error.cause)) from error
+
+    def _retry(self) -> Done:
         retrying = Retrying(
             retry=retry_if_exception(self._helps),
             stop=self._is_enough,
@@ -55,6 +68,8 @@ class Attempts:
         return retrying(self._attempt)
 
     def _attempt(self) -> Done:
+        self._n_tries += 1
+        self._listed = False
         try:
             attempt = Attempt(self._request, self._teller, xet=self._xet, locks=self._locks)
             try:
@@ -62,6 +77,7 @@ class Attempts:
             finally:
                 attempt.kill()
                 self.room = attempt.room or self.room
+                self._listed = attempt.room is not None
         except CauseError as error:
             raise CauseError(self._learn(error.cause)) from error
 
@@ -76,6 +92,8 @@ class Attempts:
         self._plainly = cause.xet and self._xet
         if cause.about == "late":
             return self._late(cause)
+        if cause.about != "stall" or cause.status is not None:
+            self._last = cause
         if cause.locks and self._locks:
             self._locks = False
         elif cause.xet or cause.about in {"stall", "died"} or cause.fault is Fault.INTERNAL:
@@ -83,13 +101,38 @@ class Attempts:
         return cause
 
     def _late(self, cause: Cause) -> Cause:
-        """At the deadline: a hub that has not even listed the files is no slow download."""
+        """At the deadline: a hub that has not even listed the files is no slow download.
+
+        What is in the way is then what an attempt before this one has found, or the answer that
+        the client was about to ask for once more: the deadline only ended the waiting.
+        """
         limit = self._request.means.limit_name
+        last = self._last
+        busy = cause.status is not None and _is_busy(cause.status)
+        if busy and (last is None or last.status != cause.status):
+            last = Cause(Fault.TEMPORARY, status=cause.status)
+        if last is not None and last.is_temporary and (busy or not self._listed):
+            # What it asked for has been waited out.
+            return replace(last, retry_after_s=None)
+        before = f"; before that, {last.actual}" if last is not None else ""
         if self.room is not None:
-            return replace(cause, said=f"it was not complete at the deadline ({limit})")
+            return replace(cause, said=f"it was not complete at the deadline ({limit}){before}")
         said = f"no answer up to the deadline ({limit})"
         said += f", the last was HTTP {cause.status}" if cause.status else ""
-        return replace(cause, said=said, step=UNANSWERED)
+        return replace(cause, said=said + before, step=UNANSWERED)
+
+    def _counted(self, cause: Cause) -> Cause:
+        """With how often it was tried, and the deadline where that is why it is not any more."""
+        if not cause.is_temporary or cause.about in {"late", "room"}:
+            return cause
+        said = cause.actual
+        if self._n_tries > 1 or self._is_over:
+            said += ", tried " + ("once" if self._n_tries == 1 else f"{self._n_tries} times")
+        if self._is_over:
+            said += f" before the deadline ({self._request.means.limit_name})"
+        if cause.retry_after_s:
+            said += f"; it asks to wait for {cause.retry_after_s:.0f} s"
+        return replace(cause, said=said)
 
     def _helps(self, error: BaseException) -> bool:
         """Whether another attempt can help.
@@ -106,12 +149,13 @@ class Attempts:
         """Whether to give up: nothing moves, or the next attempt would come too late."""
         pause_s = state.upcoming_sleep
         refused = _cause_of(state).about != "stall"
+        self._is_over = pause_s >= self._request.means.left_s
         idle_s = time.monotonic() - self._idle_since
         return (
             self._n_idle >= _ATTEMPTS
             or (refused and self._n_idle > 1 and idle_s > _REFUSED_S)
             or pause_s > _LONGEST_ASKED_S + 1
-            or pause_s >= self._request.means.left_s
+            or self._is_over
         )
 
     def _tell(self, state: RetryCallState) -> None:
@@ -123,6 +167,11 @@ class Attempts:
             f"{self._request.repository}: {cause.actual}; trying again in "
             f"{state.upcoming_sleep:.0f} s{how}"
         )
+
+
+def _is_busy(status: int) -> bool:
+    """Whether the same request may be answered later."""
+    return status in _BUSY or status >= _FAILED
 
 
 def _pause(state: RetryCallState) -> float:

@@ -13,7 +13,7 @@ from app.limits import NEVER
 from app.plan import Plan
 from app.probes.hub_cache import DEFAULT_REVISION, repository_folder
 
-_HUB = "https://huggingface.co"
+HUB = "https://huggingface.co"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Request:
     @property
     def host(self) -> str:
         """Who is asked."""
-        return urlsplit(self.endpoint or _HUB).hostname or "the hub"
+        return urlsplit(self.endpoint or HUB).hostname or "the hub"
 
     @property
     def base(self) -> Path:

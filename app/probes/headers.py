@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from typing import Any, TypeGuard
 
 from app.facts.checkpoint import TensorHeader
@@ -105,7 +106,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Two equal names: the library takes the last one of them, other readers the first."""
     table = dict(pairs)
     if len(table) != len(pairs):
-        raise HeaderError("the header names something twice")
+        (key, _), *_ = Counter(key for key, _ in pairs).most_common(1)
+        raise HeaderError(f"the header names something twice: {one_line(key)}")
     return table
 
 

@@ -27,6 +27,10 @@ UNANSWERED = (
     "cache needs no hub"
 )
 _RATE = "try again later; HF_TOKEN raises the rate limit, and a filled cache needs no hub"
+_RATE_OF_TOKEN = (
+    "try again later: all jobs of the token's account share its rate limit; a filled cache needs "
+    "no hub"
+)
 _NO_TOKEN = (
     "set HF_TOKEN (or the file /run/secrets/hf_token) to a token that may read it; where the model "
     "is gated, accept its licence on its page with that account first"
@@ -70,7 +74,7 @@ _LATE = (
 
 def step_of(cause: Cause, *, has_token: bool, limit: str = "") -> str:
     """What the person who submitted the job can do; `limit` is the setting of the deadline."""
-    told = _step_about(cause, limit) or _step_by_status(cause)
+    told = _step_about(cause, limit) or _step_by_status(cause, has_token=has_token)
     if told:
         return told
     if cause.fault is Fault.ACCESS_DENIED:
@@ -92,9 +96,9 @@ def _step_about(cause: Cause, limit: str) -> str:
     return cause.step
 
 
-def _step_by_status(cause: Cause) -> str:
+def _step_by_status(cause: Cause, *, has_token: bool) -> str:
     if cause.status == _TOO_MANY_REQUESTS:
-        return _RATE
+        return _RATE_OF_TOKEN if has_token else _RATE
     if cause.status == _NOT_HERE:
         return _ELSEWHERE
     return UNANSWERED if cause.is_temporary and cause.status is None else ""
