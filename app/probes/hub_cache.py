@@ -13,10 +13,10 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from app.facts import disk
-from app.probes.files import read_bytes
+from app.probes.files import read_bytes, stays_inside
 from app.probes.weights import CONFIG, JSON_LIMIT, choose_weights
 
 DEFAULT_REVISION = "main"
@@ -213,9 +213,3 @@ def _listed(entry: Mapping[str, object]) -> Listed:
         blob_id=blob,
         sha256=sha256 if isinstance(sha256, str) else None,
     )
-
-
-def stays_inside(name: str) -> bool:
-    """Whether a name from outside stays below the folder that it is looked up in."""
-    path = PurePosixPath(name)
-    return bool(name) and "\0" not in name and not path.is_absolute() and ".." not in path.parts

@@ -13,8 +13,9 @@ from huggingface_hub._tree_cache import TreeCacheEntry, read_tree_cache, write_t
 from huggingface_hub.errors import RevisionNotFoundError
 from huggingface_hub.hf_api import RepoFile
 
+from app.probes.files import stays_inside
 from app.probes.hub_answer import CauseError, stranger
-from app.probes.hub_cache import COMMIT, stays_inside
+from app.probes.hub_cache import COMMIT
 
 # What comes of reading JSON of another shape.
 _ODD = (KeyError, TypeError, AttributeError, RecursionError)

@@ -7,16 +7,14 @@ table in `configuration_auto.py`). The import would cost seconds, the files cost
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from app.facts.families import Families
 from app.probes.files import read_bytes
-from app.probes.wheel import package_folder
+from app.probes.wheel import installed_folder
 
 _LARGEST = 4 * 1024 * 1024  # bytes of one source file; the tables have 110 kB
 _PAIR = re.compile(r"""(?<=[\s({])["']([\w.-]{1,100})["'](?:,|:)\s+\(?["'](\w{1,100})["']""")
@@ -43,15 +41,8 @@ _SUBCONFIG = re.compile(r"""["'](\w+)["']:\s*AutoConfig\b""")
 
 def read_families(config: Mapping[str, Any]) -> Families:
     """The installed families, and what else bears on this `config.json`."""
-    folder = _installed("transformers")
+    folder = installed_folder("transformers")
     return families_in(folder, config) if folder is not None else Families()
-
-
-def _installed(package: str) -> Path | None:
-    """Its folder; the current one is on the path of `python -m app.boot` and holds none."""
-    here = os.path.realpath(os.curdir)
-    search = [entry for entry in sys.path if os.path.realpath(entry or os.curdir) != here]
-    return package_folder(package, search)
 
 
 def families_in(folder: Path, config: Mapping[str, Any]) -> Families:
@@ -128,7 +119,7 @@ def _patched(kinds: Iterable[str]) -> frozenset[str]:
     left = set(kinds)
     found: set[str] = set()
     for package, part in _PATCHES if left else ():
-        folder = _installed(package)
+        folder = installed_folder(package)
         files = sorted((folder / part).glob("*.py")) if folder is not None else []
         for path in files[:_MOST_FILES]:
             text = _text(path)

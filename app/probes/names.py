@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 
 from app.errors import BootError
 from app.outcome import Fault
+from app.probes.wheel import installed_folder
 
 _EXCEPTIONS = "BAD_MAPPINGS = {"
 
@@ -47,23 +45,13 @@ class NameTables:
 def unsloth_models_folder() -> Path:
     """Where the installed Unsloth keeps its tables; finding a package does not import it.
 
-    The current folder is on the path of `python -m app.boot` and holds nothing that is installed.
-
     Raises:
         BootError: Unsloth is not installed.
     """
-    found = PathFinder.find_spec("unsloth", [each for each in sys.path if not _is_here(each)])
-    if found is None or not found.submodule_search_locations:
+    found = installed_folder("unsloth")
+    if found is None:
         raise _unreadable("the package unsloth is not installed")
-    return Path(found.submodule_search_locations[0]) / "models"
-
-
-def _is_here(entry: str) -> bool:
-    """Whether this is the working folder, which may have been removed."""
-    try:
-        return Path(entry).samefile(os.curdir)
-    except OSError:
-        return False
+    return found / "models"
 
 
 def read_tables(folder: Path) -> NameTables:

@@ -13,11 +13,11 @@ import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from app.facts.words import is_utf8, one_line
-from app.probes.files import open_file
+from app.probes.files import open_file, stays_inside
 from app.probes.sniff import SNIFF, sniff
 
 SINGLE = "model.safetensors"
@@ -204,8 +204,6 @@ def read_index(path: Path, suffix: str) -> WeightIndex:
 
 def path_problem(name: str, *suffixes: str) -> str:
     """Why a file name from outside must not be opened; empty when it stays in the folder."""
-    path = PurePosixPath(name)
-    inside = not path.is_absolute() and ".." not in path.parts
-    if not name or not inside or "\0" in name or "\\" in name or not is_utf8(name):
+    if not stays_inside(name) or "\\" in name or not is_utf8(name):
         return f"outside the folder or without a name: {one_line(name)}"
     return "" if name.endswith(suffixes) else f"that are no {suffixes[0]}: {one_line(name)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 import struct
 import sys
@@ -58,6 +59,22 @@ def package_folder(name: str, path: Sequence[str]) -> Path | None:
     if spec is None or not spec.origin or not spec.submodule_search_locations:
         return None  # nowhere, or the folder that an uninstalled package leaves behind
     return Path(spec.origin).parent
+
+
+def installed_folder(name: str) -> Path | None:
+    """The folder of an installed package, found without its import.
+
+    The current folder is on the path of `python -m app.boot` and holds nothing that is installed.
+    """
+    return package_folder(name, [entry for entry in sys.path if not _is_here(entry)])
+
+
+def _is_here(entry: str) -> bool:
+    """Whether this is the working folder, which may have been removed."""
+    try:
+        return Path(entry).samefile(os.curdir)
+    except OSError:
+        return False
 
 
 @functools.cache
