@@ -12,6 +12,7 @@ import gc
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 from pathlib import Path
@@ -92,6 +93,9 @@ def _carry_out(order: dict[str, Any], payload: str, report: ReportFile) -> dict[
         if order["op"] == "report":
             moved = report.write_text(payload, order["report_id"])
             return {"displaced": bool(moved), "place": report.place}
+        if order["op"] == "remove":
+            _remove(order["paths"])
+            return {}
         write_text(Path(order["path"]), payload, replace=order["replace"], only_if=order["only_if"])
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
         number = getattr(error, "errno", None) or errno.EINVAL
@@ -99,3 +103,12 @@ def _carry_out(order: dict[str, Any], payload: str, report: ReportFile) -> dict[
         path = getattr(error, "filename", None)
         return {"errno": number, "error": text, "path": None if path is None else str(path)}
     return {}
+
+
+def _remove(paths: list[str]) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            try:
+                Path(path).unlink()
+            except IsADirectoryError:
+                shutil.rmtree(path, ignore_errors=True)

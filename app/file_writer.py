@@ -16,6 +16,7 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,10 @@ class FileWriter:
             return
         order = {"op": "text", "path": str(path), "replace": replace, "only_if": only_if}
         self._ask(order, text.encode("utf-8", "backslashreplace"), deadline_s)
+
+    def remove(self, paths: Sequence[Path], deadline_s: float) -> None:
+        """Remove files and whole folders, where they are; what cannot be removed stays."""
+        self._ask({"op": "remove", "paths": [str(path) for path in paths]}, b"", deadline_s)
 
     def close(self, deadline_s: float) -> bool:
         """End the process; False where it had to be killed. Never waits longer than asked for."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from pydantic import TypeAdapter, ValidationError
@@ -23,6 +24,7 @@ from app.events import (
     StageStarted,
     Turns,
 )
+from app.facts.scratch import scratch_of
 from app.heartbeat import Heartbeat, told
 from app.journal import Journal
 from app.plan import Plan
@@ -75,6 +77,7 @@ class Guard:
         self._next_line = 0.0
         self._worker_spoke = False
         self._late_device = False
+        self.scratch: list[Path] = []  # what a preflight may leave that ends before it says so
 
     def run(self) -> None:
         """All stages that are asked for, as far as they pass."""
@@ -173,6 +176,7 @@ class Guard:
         preflight.run(self._settings, self._environ, self._stop, pipe)
 
     def _run_preflight(self) -> None:
+        self.scratch = scratch_of(self.plan, self._environ)
         child = self._start(fork_preflight(self._preflight, self._said("preflight")))
         # Its first stage begins with it: whatever keeps it from saying so counts too.
         self._begin(_PREFLIGHT_STAGES[0], child)
@@ -205,6 +209,7 @@ class Guard:
                 self.plan = event.plan
                 self._late_device = event.late_device
             case StageFinished():
+                self.scratch = []
                 journal.stage_finished(event.name, event.status, event.finding)
             case Ended():
                 if child.who == "worker":

@@ -5,6 +5,8 @@ A leaf: imports only `app.errors`, `app.outcome`, `app.plan` and `app.profiles`.
 
 from __future__ import annotations
 
+import errno
+import stat
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +18,7 @@ from app.plan import Baked
 from app.profiles import PROFILES
 
 IMAGE_FILE = Path("/opt/bootguard/image.json")
+_LARGEST = 1024 * 1024  # bytes; 130 packages take 5 kB
 
 
 def _profile_name(name: str) -> str:
@@ -25,14 +28,20 @@ def _profile_name(name: str) -> str:
 
 
 Text = Annotated[str, Field(min_length=1)]
+# `5.17.0 -> 5.18.0`; `none` where a package was added or taken out.
+Change = Annotated[str, Field(pattern=r"^\S+ -> \S+$")]
+NONE = "none"
 
 
 class Image(BaseModel):
     """The profile an image was built for, and what it was built from.
 
-    A newer build may write more fields: they are ignored. `minimum_driver` is the major version of
-    the NVIDIA driver, None for an image without CUDA; `architectures` are those of torch's wheel,
-    such as `sm_90`.
+    `app.bake` writes it. A newer build may write more fields, which are ignored; an older one has
+    written none of those with a default. `base` is the base image's name, `base_digest` its digest
+    or `unpinned`. `versions` are all installed packages, `changes` those that an image derived from
+    ours has moved away from the lock. `architectures` are those of torch's wheel, such as `sm_90`,
+    `cuda` the release that it was built for, such as `13.0`; `minimum_driver` is the major version
+    of the NVIDIA driver, None for an image without CUDA. `built` is in seconds since 1970, UTC.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True, hide_input_in_errors=True)
@@ -43,12 +52,33 @@ class Image(BaseModel):
     architectures: list[str]
     minimum_driver: int | None
     base_digest: Text
+    base: str = ""
+    cuda: str | None = None
+    revision: str = ""
+    python: str = ""
+    built: int | None = None
+    changes: dict[str, Change] = Field(default_factory=dict)
 
     def baked(self) -> Baked:
         """What checks compare with: the part that a plan carries."""
         return Baked(
-            self.lock_digest, self.versions, tuple(self.architectures), self.minimum_driver
+            self.lock_digest,
+            self.versions,
+            tuple(self.architectures),
+            self.minimum_driver,
+            self.cuda,
         )
+
+    def locked(self) -> dict[str, str]:
+        """The versions as the lock has them: without what a derived image has changed."""
+        found = dict(self.versions)
+        for name, change in self.changes.items():
+            before = change.partition(" -> ")[0]
+            if before == NONE:
+                found.pop(name, None)
+            else:
+                found[name] = before
+        return found
 
 
 def _broken(path: Path, actual: str) -> BootError:
@@ -62,10 +92,21 @@ def _broken(path: Path, actual: str) -> BootError:
     )
 
 
+def _content(path: Path) -> bytes:
+    """All of a regular file. A pipe mounted in its place would be waited for."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "no regular file", str(path))
+    with path.open("rb") as file:
+        content = file.read(_LARGEST + 1)
+    if len(content) > _LARGEST:
+        raise OSError(errno.EFBIG, "larger than any image's description", str(path))
+    return content
+
+
 def read_image(path: Path = IMAGE_FILE) -> Image | None:
     """The image this process runs in; None outside an image, where the file does not exist."""
     try:
-        content = path.read_bytes()
+        content = _content(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

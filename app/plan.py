@@ -37,13 +37,15 @@ class Baked:
     """What the image says that it holds (`app.image.Image`).
 
     `architectures` are those of torch's wheel, such as `sm_90`; `minimum_driver` is the major
-    version of the NVIDIA driver, None for an image without CUDA.
+    version of the NVIDIA driver, None for an image without CUDA; `cuda` is the release that torch
+    was built for, such as `13.0`, None where the image does not tell.
     """
 
     lock_digest: str
     versions: Mapping[str, str]
     architectures: tuple[str, ...]
     minimum_driver: int | None
+    cuda: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,8 +143,15 @@ class Supervisor:
             put(sys.stderr, table, patience_s=self._left(_VERDICT_S))
         known = [*self._writer.pids, *self._given_up]
         self._orphans.end(but=known, seconds=self._left(_ORPHANS_S))
+        self._clear()
         self._writer.close(self._left(_SIDE_FILES_S))
         return code
+
+    def _clear(self) -> None:
+        """Remove what a killed preflight was trying; where one hangs, the next to try would too."""
+        if self._guard is not None and self._guard.scratch and not self._given_up:
+            with contextlib.suppress(OSError):  # a later boot removes it
+                self._writer.remove(self._guard.scratch, self._left(_SIDE_FILES_S))
 
     @property
     def _given_up(self) -> list[int]:

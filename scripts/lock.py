@@ -24,8 +24,14 @@ from packaging.utils import parse_wheel_filename
 
 DOCKER = Path(__file__).resolve().parent.parent / "docker"
 
-# In this order: the dev set must fit beside the H100 set, in one environment.
-LOCKS: dict[str, str | None] = {"uv": None, "h100": None, "v100": None, "dev": "h100"}
+# In this order, each with those it must fit beside: they share an environment.
+LOCKS: dict[str, tuple[str, ...]] = {
+    "uv": (),
+    "build": ("uv",),
+    "h100": (),
+    "v100": (),
+    "dev": ("h100", "build"),
+}
 
 # The two Pythons of the project; the last patch release stands for all of a minor one.
 PYTHONS = ("3.11", "3.12")
@@ -119,7 +125,9 @@ def requirement(package: dict[str, Any]) -> str:
     return " \\\n    ".join([pin, *hashes]) + "\n"
 
 
-def resolve(name: str, beside: str | None, scratch: Path, *, upgrade: bool) -> list[dict[str, Any]]:
+def resolve(
+    name: str, beside: tuple[str, ...], scratch: Path, *, upgrade: bool
+) -> list[dict[str, Any]]:
     """Return the packages of one set, each with its version, marker and files."""
     source, lock = DOCKER / f"requirements.{name}.in", DOCKER / f"requirements.{name}.txt"
     pins, files = scratch / lock.name, scratch / f"pylock.{name}.toml"
@@ -129,7 +137,7 @@ def resolve(name: str, beside: str | None, scratch: Path, *, upgrade: bool) -> l
         *(str(Path(sys.executable).parent / "uv"), "pip", "compile", str(source), "--quiet"),
         *("--universal", "--python-version", PYTHONS[0], "--python", sys.executable),
         *("--no-build", "--no-header", "--no-annotate"),
-        *(("--constraint", str(DOCKER / f"requirements.{beside}.txt")) if beside else ()),
+        *(f"--constraint={DOCKER / f'requirements.{other}.txt'}" for other in beside),
     ]
     project = DOCKER.parent  # whose [tool.uv] environments keep other platforms out
     subprocess.run([*compile_, "--output-file", str(pins)], cwd=project, check=True)

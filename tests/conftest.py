@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import signal
 import socket
 import sys
 from collections.abc import Generator, Iterator, Sequence
@@ -78,6 +79,13 @@ def is_loopback(host: str) -> bool:
         return host in {"", "localhost"}
     return address.is_loopback or address.is_unspecified
 
+
+# nohup, and a shell that starts something with `&`, hand signals down as ignored. Boots keep to
+# that, as they should, and a test that sends one would wait for nothing.
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, usual)
 
 GUARD = Guard()
 sys.meta_path.insert(0, GUARD)

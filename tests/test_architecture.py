@@ -35,6 +35,7 @@ BELOW = {
     "checks": LEAVES | {"plan", "facts", "sections"},
     "probes": LEAVES | {"errors", "plan", "facts", "rehearsal"},
     "engine": LEAVES | {"errors", "plan", "facts", "slippage"},
+    "bake": LEAVES | {"errors", "plan", "facts", "image", "probes", "checks", "engine"},
 }
 
 
@@ -86,6 +87,7 @@ def test_only_the_entry_point_and_the_pinning_touch_the_environment(path: Path) 
     if touches:
         assert name_of(path) in {
             "boot",  # reads it once
+            "bake/__main__",  # the same for an image under proof
             "engine/environment",  # pins it before heavy imports
             "inprocess",  # has no boot above it
         }

@@ -181,6 +181,21 @@ def test_what_not_even_kill_ends_is_left_behind_and_told(tmp_path: Path, frozen:
         until(lambda: not boot.left(), "the end of what hung")
 
 
+def test_where_a_preflight_hangs_in_a_folder_no_second_process_is_sent(
+    tmp_path: Path, frozen: Path
+) -> None:
+    """To remove what it was trying would hang as it does."""
+    settings = {"BOOT_HOST_TIMEOUT_S": "1", "HF_HUB_CACHE": str(frozen)}
+    with Boot(tmp_path, settings) as boot:
+        try:
+            assert boot.process.wait(60) == 69, boot.err
+            assert [state(pid) for pid in boot.left()] == ["D"]
+        finally:
+            subprocess.run(["fsfreeze", "--unfreeze", str(frozen)], check=True)
+        assert crash(boot)["where"] == "host"
+        until(lambda: not boot.left(), "the end of what hung")
+
+
 # Deaths.
 
 
@@ -217,6 +232,66 @@ def test_a_killed_preflight_is_a_death_too(tmp_path: Path) -> None:
         os.kill(the_preflight(boot), signal.SIGKILL)
         ended(boot, 70)
         assert crash(boot)["where"] == "cache"
+
+
+# In the preflight: at a call of the probe of a folder, note what files there are of it, then act.
+WITHIN_A_PROBE = """
+import pathlib, time
+call, calls = os.{call}, []
+def struck(*given):
+    calls.append(given)
+    if len(calls) == {nth}:
+        there = pathlib.Path().rglob(".bootguard-probe-*")
+        pathlib.Path("there").write_text(" ".join(map(str, there)))
+        {act}
+    return call(*given)
+os.{call} = struck
+"""
+
+
+def probed(folder: Path) -> tuple[dict[str, str], Path]:
+    """Settings with every folder of the boot's below this one, where another boot's probe lies."""
+    (folder / "tmp").mkdir()
+    (folder / "reports").mkdir()
+    others = folder / "reports" / ".bootguard-probe-of-another-boot"
+    others.touch()
+    caches = {"XDG_CACHE_HOME": str(folder / "cache"), "HF_HOME": str(folder / "hf")}
+    return {**caches, "TMPDIR": str(folder / "tmp")}, others
+
+
+@pytest.mark.parametrize(
+    ("call", "nth", "where"),
+    [
+        ("fsync", 1, "reports/"),
+        ("unlink", 1, ".renamed"),
+        ("fsync", 2, "hf/hub/"),
+        ("fsync", 7, "tmp/"),
+    ],
+)
+def test_what_a_preflight_was_killed_over_is_removed(
+    tmp_path: Path, call: str, nth: int, where: str
+) -> None:
+    code = WITHIN_A_PROBE.format(call=call, nth=nth, act="os.kill(os.getpid(), 9)")
+    settings, others = probed(tmp_path)
+    with Boot(tmp_path, settings, stage="host", code=code) as boot:
+        ended(boot, 70)
+    there = (tmp_path / "there").read_text().split()
+    assert len([each for each in there if where in each and others.name not in each]) == 1
+    assert list(tmp_path.rglob(".bootguard-probe-*")) == [others]
+
+
+@pytest.mark.skipif(
+    shutil.which("gcc") is None, reason="the host stage tries the compiler it finds"
+)
+def test_what_a_compiler_was_killed_over_is_removed_after_a_request_too(tmp_path: Path) -> None:
+    code = WITHIN_A_PROBE.format(call="fsync", nth=1, act="time.sleep(3600)")
+    settings, others = probed(tmp_path)
+    with Boot(tmp_path, settings | {"BOOT_HARDWARE": "h100"}, stage="host", code=code) as boot:
+        until((tmp_path / "there").exists, "the probe")
+        boot.send(signal.SIGTERM)
+        ended(boot, 143, "interrupted")
+    assert ".compiled" in (tmp_path / "there").read_text()
+    assert list(tmp_path.rglob(".bootguard-probe-*")) == [others]
 
 
 def test_a_worker_that_dies_early_is_judged_when_preflight_has_passed(tmp_path: Path) -> None:

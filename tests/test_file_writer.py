@@ -107,6 +107,27 @@ def test_a_path_that_cannot_be_written_is_an_error(
     assert writer.alive
 
 
+def test_what_is_there_is_removed_and_the_rest_is_no_error(
+    writer: FileWriter, tmp_path: Path
+) -> None:
+    file, folder, kept = tmp_path / "file\udcff", tmp_path / "folder", tmp_path / "kept"
+    (folder / "below").mkdir(parents=True)
+    (folder / "link").symlink_to(kept)
+    for each in (file, kept, folder / "below" / "file"):
+        each.touch()
+    missing = [tmp_path / "missing", tmp_path / "no" / "folder", kept / "below"]
+    writer.remove([*missing, folder, file], LONG_S)
+    assert list(tmp_path.iterdir()) == [kept]
+
+
+def test_a_folder_that_hangs_holds_up_no_removal_for_longer_than_asked(tmp_path: Path) -> None:
+    writer = FileWriter(tmp_path)
+    os.kill(writer.pid, signal.SIGSTOP)
+    with pytest.raises(TimeoutError):
+        writer.remove([tmp_path / "file"], 0.2)
+    assert not writer.close(LONG_S)
+
+
 def test_the_signals_that_end_a_boot_do_not_end_its_writer(
     writer: FileWriter, tmp_path: Path
 ) -> None:

@@ -594,6 +594,47 @@ def test_the_drivers_cuda_is_compared_with_the_images(
     assert found.status is status
 
 
+@pytest.mark.parametrize(
+    ("driver", "cuda", "status"),
+    [
+        ("535.230.02", 12020, Status.PASS),
+        ("525.60.13", 12000, Status.PASS),
+        ("580.95.05", 13000, Status.PASS),
+        ("520.61.05", 11080, Status.FAIL),
+        ("515.105.01", 0, Status.FAIL),
+    ],
+)
+def test_an_image_with_an_older_cuda_serves_drivers_that_its_profile_would_refuse(
+    driver: str, cuda: int, status: Status
+) -> None:
+    """An H100 image of the CUDA 12.8 set: what is inside decides, and not the usual image."""
+    plan = replace(plan_for("h100"), baked=Baked("x", {}, ("sm_90",), 525, "12.8"))
+    old = changed(driver=driver, cuda_version=cuda, nvml=replace(FACTS.nvml, driver=driver))
+    found = findings(CHECKS, old, plan)["gpu.driver"]
+    assert found.status is status
+    if status is Status.FAIL:
+        assert found.next_step == "take a node with driver 525 or newer"
+    profile_alone = findings(CHECKS, old, plan_for("h100"))["gpu.driver"]
+    assert (profile_alone.status is Status.PASS) is driver.startswith("580")
+
+
+def test_an_image_tells_its_cuda_itself_where_it_can() -> None:
+    versions = {"nvidia-cuda-runtime-cu12": "12.6.77"}
+    plan = replace(plan_for("h100"), baked=Baked("x", versions, ("sm_90",), 580, "13.0"))
+    found = findings(CHECKS, changed(cuda_version=12080), plan)["gpu.driver"]
+    assert "the image holds CUDA 13" in found.reason
+
+
+def test_a_driver_without_a_version_is_judged_by_its_cuda_against_the_image() -> None:
+    nameless = changed(driver="", cuda_version=12080, nvml=replace(FACTS.nvml, driver=""))
+    image = replace(plan_for("h100"), baked=Baked("x", {}, ("sm_90",), 525, None))
+    assert findings(CHECKS, nameless, image)["gpu.driver"].status is Status.SKIP
+    newer = replace(plan_for("h100"), baked=Baked("x", {}, ("sm_90",), 580, None))
+    found = findings(CHECKS, nameless, newer)["gpu.driver"]
+    assert found.status is Status.FAIL
+    assert "too old for this image" in found.reason
+
+
 def test_an_image_may_ask_for_a_newer_driver_than_its_profile() -> None:
     plan = replace(plan_for("v100"), baked=Baked("x", {}, (), 590))
     found = findings(CHECKS, V100_FACTS, plan)["gpu.driver"]

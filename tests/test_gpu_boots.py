@@ -189,6 +189,18 @@ def test_a_healthy_v100_in_its_own_image_passes(tmp_path: Path, name: str) -> No
         assert "image.json" in architectures["reason"]
 
 
+def test_an_h100_image_with_cuda_12_boots_on_an_older_driver(tmp_path: Path) -> None:
+    """What `LOCK=v100` is for; the report says which image it was."""
+    image = H100_IMAGE | {"versions": {}, "minimum_driver": 525, "cuda": "12.8", "revision": "abc"}
+    with in_image(SCENARIOS["old_driver"], tmp_path, image) as booted:
+        ended(booted, 0)
+        (driver,) = (check for check in said(booted, "pass") if check["id"] == "gpu.driver")
+        assert driver["expected"] == "driver 525 or newer"
+        shown = booted.report["image"]
+        assert {name: shown[name] for name in image} == image
+        assert (shown["base"], shown["changes"]) == ("", {})
+
+
 @pytest.mark.parametrize(
     ("scenario", "image", "code", "check", "word"),
     [

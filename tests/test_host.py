@@ -288,14 +288,15 @@ def test_what_killed_boots_have_left_goes_when_it_is_old(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == [new]
 
 
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "no"), MemoryError("no")], ids=repr)
 def test_a_failed_rename_leaves_no_probe_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def refuse(_self: Path, _target: Path) -> None:
-        raise OSError(errno.EIO, "no")
+        raise error
 
     monkeypatch.setattr(Path, "rename", refuse)
-    with pytest.raises(OSError, match="no"):
+    with pytest.raises(type(error), match="no"):
         write_through(tmp_path)
     assert not list(tmp_path.iterdir())
 

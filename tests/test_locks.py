@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 DOCKER = Path(__file__).resolve().parent.parent / "docker"
-SETS = ("h100", "v100", "dev", "uv")
+SETS = ("h100", "v100", "dev", "uv", "build")
 PYTHONS = ("3.11", "3.12")
 
 # Read from the wheels or booted together on a CPU; what an image is must change here too.
@@ -109,10 +109,16 @@ def test_every_requirement_is_pinned_by_hash_and_carries_no_other_option(name: s
             assert re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", option), (requirement, option)
 
 
-@pytest.mark.parametrize("path", sorted(DOCKER.glob("*.txt")), ids=lambda path: path.name)
-def test_no_lock_names_an_address_an_index_or_a_place_on_a_disk(path: Path) -> None:
+def test_every_lock_is_looked_at_here() -> None:
+    assert {path.name for path in DOCKER.glob("requirements.*.txt")} == {
+        f"requirements.{name}.txt" for name in SETS
+    }
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_no_lock_names_an_address_an_index_or_a_place_on_a_disk(name: str) -> None:
     """A lock installs from whatever index the machine is set up with."""
-    text = path.read_text(encoding="utf-8")
+    text = lock_text(name)
     for leak in ("://", "-index", "--find-links", "--trusted-host", "file:", "/root", "/home"):
         assert leak not in text, leak
     assert text.startswith("# Made by scripts/lock.py")
@@ -162,11 +168,13 @@ def test_each_wheel_of_torch_is_pinned_once_per_python() -> None:
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_the_dev_set_fits_beside_the_h100_set(python: str) -> None:
-    """Both go into one environment, so what they share must be the same version."""
-    run, dev = pins("h100", python), pins("dev", python)
-    assert {package: dev[package] for package in run.keys() & dev.keys()} == {
-        package: run[package] for package in run.keys() & dev.keys()
+@pytest.mark.parametrize(("name", "beside"), [("dev", "h100"), ("dev", "build"), ("build", "uv")])
+def test_sets_of_one_environment_fit_beside_each_other(name: str, beside: str, python: str) -> None:
+    """What they share must be the same version."""
+    one, other = pins(name, python), pins(beside, python)
+    shared = one.keys() & other.keys()
+    assert {package: one[package] for package in shared} == {
+        package: other[package] for package in shared
     }
 
 

@@ -138,6 +138,7 @@ def test_an_image_holds_what_it_was_built_from(tmp_path: Path) -> None:
     ]
     assert finding.status is Status.FAIL
     assert finding.actual == "peft 0.21.2 is 1.0; rich 15.0 is missing"
+    assert "`python -m app.bake --derived`" in finding.next_step
 
 
 def test_two_records_of_one_package_are_no_version(tmp_path: Path) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from app.checks import Check
 from app.checks._gpu_common import compat_of
+from app.facts.driver_branches import FIRST_BRANCH, cuda_major
 from app.facts.driver_errors import TAKE_OTHER
 from app.facts.gpu import GpuFacts, cuda_release
 from app.facts.words import one_line
 from app.outcome import Fault, Finding, failed, passed, skipped
-from app.plan import Plan
+from app.plan import Baked, Plan
 
-# The first driver branch that runs a major version of CUDA (NVIDIA's CUDA compatibility guide).
-_BRANCHES = {11: 450, 12: 525, 13: 580}
 # The last branch that runs devices of a capability (release notes name what is no longer run).
 _LAST_BRANCH = {(7, 0): 580}
 _RUNTIME = re.compile(r"nvidia-cuda-runtime(?:-cu(\d+))?")
@@ -22,11 +20,11 @@ _LOCAL = re.compile(r"\+cu(\d+)\d$")
 
 
 def driver(facts: GpuFacts, plan: Plan) -> Finding:
-    """Whether the node's driver is new enough for the profile and for the image's CUDA."""
+    """Whether the node's driver is new enough for the CUDA in the image, else for the profile."""
     least = _least_driver(plan)
     text = one_line(facts.driver or facts.nvml.driver)
     major = _leading(text)
-    wanted_cuda = _image_cuda(plan.baked.versions) if plan.baked else None
+    wanted_cuda = _image_cuda(plan.baked) if plan.baked else None
     compat = compat_of(facts)
     if wanted_cuda and facts.cuda_version and facts.cuda_version // 1000 < wanted_cuda:
         return failed(
@@ -37,7 +35,7 @@ def driver(facts: GpuFacts, plan: Plan) -> Finding:
             next_step=f"take a node with driver {least} or newer" if least else TAKE_OTHER,
         )
     if major is None or least is None:
-        return _by_cuda(facts, least)
+        return _by_cuda(facts, least, _who(plan))
     expected, actual = f"driver {least} or newer", f"driver {text}"
     last = outgrown(facts, plan)
     if last:
@@ -57,7 +55,7 @@ def driver(facts: GpuFacts, plan: Plan) -> Finding:
             actual=actual,
         )
     return failed(
-        f"the node's driver {text} is too old for this profile",
+        f"the node's driver {text} is too old for {_who(plan)}",
         expected=expected,
         actual=actual,
         next_step=f"take a node with driver {least} or newer",
@@ -79,34 +77,49 @@ def take_branch(last: int) -> str:
     return f"take a node with driver {last}, the last branch for this hardware"
 
 
-def _by_cuda(facts: GpuFacts, least: int | None) -> Finding:
+def _by_cuda(facts: GpuFacts, least: int | None, who: str) -> Finding:
     """The same by cuDriverGetVersion, where nothing tells the driver's own version."""
     untold = "neither /proc/driver/nvidia/version nor NVML tells the driver's version"
-    wanted = max((cuda for cuda, first in _BRANCHES.items() if first <= (least or 0)), default=0)
+    wanted = max((cuda for cuda, first in FIRST_BRANCH.items() if first <= (least or 0)), default=0)
     if not wanted or not facts.cuda_version or facts.cuda_version // 1000 >= wanted:
         return skipped(untold)
     return failed(
-        f"the driver runs CUDA up to {cuda_release(facts.cuda_version)}, too old for this profile",
+        f"the driver runs CUDA up to {cuda_release(facts.cuda_version)}, too old for {who}",
         expected=f"driver {least} or newer, for CUDA {wanted}",
         actual=f"CUDA {cuda_release(facts.cuda_version)}; {untold}",
         next_step=f"take a node with driver {least} or newer",
     )
 
 
+def _own_minimum(plan: Plan) -> int | None:
+    """The image's, which knows its CUDA; None outside an image, or where it does not tell."""
+    return plan.baked.minimum_driver if plan.baked else None
+
+
 def _least_driver(plan: Plan) -> int | None:
-    """Major version that profile and image both can work with."""
-    baked = plan.baked.minimum_driver if plan.baked else None
-    known = [least for least in (plan.profile.min_driver, baked) if least is not None]
-    return max(known, default=None)
+    """Major version that the software needs.
+
+    An image's own number counts alone: one for the H100 with CUDA 12 is made for drivers that the
+    profile, whose usual image has CUDA 13, would refuse.
+    """
+    own = _own_minimum(plan)
+    return plan.profile.min_driver if own is None else own
 
 
-def _image_cuda(versions: Mapping[str, str]) -> int | None:
-    """Major version of the CUDA in the image, from its packages; None where they do not tell."""
-    for name, version in versions.items():
+def _who(plan: Plan) -> str:
+    """Whose minimum it is."""
+    return "this profile" if _own_minimum(plan) is None else "this image"
+
+
+def _image_cuda(baked: Baked) -> int | None:
+    """Major version of the CUDA in the image; by its packages where it was built before it told."""
+    if (told := cuda_major(baked.cuda)) is not None:
+        return told
+    for name, version in baked.versions.items():
         found = _RUNTIME.fullmatch(name)
         if found:
             return int(found[1]) if found[1] else _leading(version)
-    local = _LOCAL.search(versions.get("torch", ""))
+    local = _LOCAL.search(baked.versions.get("torch", ""))
     return int(local[1]) if local else None
 
 

@@ -43,7 +43,8 @@ def packages(facts: HostFacts, plan: Plan) -> Finding:
                 f"this image does not hold what it was built from: {listed(wrong, 3)}",
                 expected="the versions in image.json",
                 actual=listed(wrong, between="; "),
-                next_step="pull or build the image again, and install nothing into it",
+                next_step="pull the image again; in an image derived from it, run `python -m "
+                "app.bake --derived` after the last change",
             )
     else:
         doubts = [*_misfits(found, plan), *_twice(found)]
@@ -152,8 +153,9 @@ CHECKS: tuple[Check[HostFacts], ...] = (
         packages,
         cause="A package is missing or half removed, or something was installed over the image's "
         "lock (pip install in a start script, an upgrade of one package alone).",
-        fix="Use the image as it was built, or install the whole lock of this profile into an "
-        "environment of its own.",
+        fix="Use the image as it was built. In an image derived from it run `python -m app.bake "
+        "--derived` after the last change, which proves the set anew. Outside an image install the "
+        "whole lock of this profile into an environment of its own.",
     ),
     Check(
         "host.package_origin",

@@ -8,17 +8,16 @@ import fcntl
 import itertools
 import mmap
 import os
-import secrets
 import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.facts.host import Folder, FolderFacts
+from app.facts.scratch import FILE, PROBE, RENAMED
 from app.facts.words import error_text, is_utf8, one_line
 from app.probes.mounts import Mount, kind_of
 
-PROBE = ".bootguard-probe-"
 _STALE_AFTER_S = 600.0  # a probe takes milliseconds
 _PAGE = 4096
 _MOST_LISTED = 2000
@@ -78,6 +77,8 @@ class Tried:
 def write_through(folder: Path) -> Tried:
     """Create, fsync, rename and unlink one small file; leaves nothing behind.
 
+    Where this process is killed meanwhile, whoever ends the boot removes the file.
+
     On the way the file is locked, as the hub's client locks a download, and mapped as code, as
     generated libraries are. Neither is an error here.
 
@@ -85,8 +86,7 @@ def write_through(folder: Path) -> Tried:
         OSError: one of the four did not work.
     """
     _clear_stale(folder)
-    name = f"{PROBE}{os.getpid()}-{secrets.token_hex(4)}"
-    first, second = folder / name, folder / f"{name}.renamed"
+    first, second = folder / FILE, folder / RENAMED
     try:
         handle = os.open(first, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
@@ -98,7 +98,7 @@ def write_through(folder: Path) -> Tried:
             os.close(handle)
         first.rename(second)
         second.unlink()
-    except OSError:
+    except BaseException:  # MemoryError too
         for left in (first, second):
             with contextlib.suppress(OSError):
                 left.unlink()
@@ -127,7 +127,7 @@ def _lock(handle: int) -> int | None:
 
 
 def _clear_stale(folder: Path) -> None:
-    """Remove what killed boots have left; the age keeps it off those that run.
+    """Remove what boots have left that were killed whole; the age keeps it off those that run.
 
     A shared folder for temporary files can have a million entries, on a slow network disk.
     """

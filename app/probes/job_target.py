@@ -150,7 +150,7 @@ def _in_text(facts: JobTargetFacts, source: bytes, function: str) -> JobTargetFa
         return replace(facts, found=Found.BROKEN, why=one_line(str(error)))
     except (RecursionError, MemoryError):  # of the parser; the import may well succeed deeper
         return replace(facts, why="it is too deeply nested to be read here")
-    if function in _bound(table):
+    if function in _bound(table) and not _comprehended(tree, function):
         line, why = _wrong_call(tree, function)
         found = Found.NOT_CALLED_SO if why else Found.FUNCTION
         return replace(facts, found=found, why=why, line=line)
@@ -176,6 +176,18 @@ def _bound(table: symtable.SymbolTable) -> frozenset[str]:
         for symbol in table.get_symbols()
         if symbol.is_assigned() or symbol.is_imported()
     )
+
+
+def _comprehended(tree: ast.Module, name: str) -> bool:
+    """Whether comprehensions alone bind it: 3.12's table has their variables among those around."""
+    own = {
+        id(node)
+        for each in ast.walk(tree)
+        if isinstance(each, ast.comprehension)
+        for node in ast.walk(each.target)
+    }
+    binding = [id(node) for node in ast.walk(tree) if _binds(node, name)]
+    return bool(binding) and own.issuperset(binding)
 
 
 def _wrong_call(tree: ast.Module, function: str) -> tuple[int | None, str]:
@@ -208,10 +220,12 @@ def _wrong_arguments(takes: ast.arguments) -> str:
 def _binds(node: ast.AST, name: str) -> bool:
     """Whether a piece of the tree gives the name a value, at any depth."""
     match node:
-        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.ExceptHandler():
             return node.name == name
-        case ast.Name(id=name_, ctx=ast.Store()):
-            return name_ == name
+        case ast.MatchAs(name=bound) | ast.MatchStar(name=bound) | ast.MatchMapping(rest=bound):
+            return bound == name
+        case ast.Name(id=bound, ctx=ast.Store()):
+            return bound == name
         case ast.alias():
             return (node.asname or node.name.partition(".")[0]) in (name, "*")
         case ast.Global():
@@ -226,6 +240,9 @@ def _hidden(tree: ast.Module, table: symtable.SymbolTable, function: str) -> str
             return f"it imports everything of {'.' * node.level}{node.module or ''}"
         if isinstance(node, ast.Global) and function in node.names:
             return "a function binds the name"
+        # Within a comprehension it binds around it, and the symbol table calls that no assignment.
+        if isinstance(node, ast.NamedExpr) and node.target.id == function:
+            return "an expression binds the name"
     binders = _BINDERS & set(table.get_identifiers())
     return f"it uses {min(binders)}" if binders else ""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shutil
 import sys
 import sysconfig
@@ -21,11 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from app.facts.host import cache_folders
+from app.facts.scratch import COMPILED  # whoever ends a boot removes it
 from app.facts.toolchain import Attempt, Attempts, Ended, LibcudaFacts, ToolchainFacts
 from app.facts.words import one_line
 from app.plan import Plan
 from app.probes.compiler import CompilerRun
-from app.probes.folders import PROBE  # that module clears what a killed boot leaves
 from app.probes.libcuda import find_libcuda, linked_name
 from app.probes.ptxas import find_ptxas
 
@@ -90,7 +89,7 @@ class Toolchain:
         if self.why_not:
             return
         temporary = cache_folders(self.environ, self.plan.profile).temporary.path
-        self._folder = Path(temporary, f"{PROBE}{os.getpid()}-{secrets.token_hex(4)}")
+        self._folder = Path(temporary, COMPILED)
         self._compiler = self._find_compiler()
         self._include = _include_folder()
         self._libcuda = find_libcuda(self.environ, self.deadline_s / 2)

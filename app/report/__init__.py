@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import Field
 
+from app.image import Image
 from app.outcome import Fault, Finding, Severity, Status
 from app.sections import Adapter, Model, Numerics, Precision, Section, Software
 from app.sections_forecast import Forecast
@@ -205,7 +206,7 @@ class Report(Section):
     duration_s: float = 0.0
     exit: Exit | None = None
     identity: Identity
-    image: dict[str, Any] | None = None
+    image: Image | None = None  # as image.json has it; None outside an image
     settings: dict[str, Any] = Field(default_factory=dict)
     node: Node | None = None
     gpus: list[Gpu] = Field(default_factory=list)

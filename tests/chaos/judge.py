@@ -11,7 +11,6 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from app.probes.folders import PROBE
 from app.stages import STAGES
 from tests.chaos.boots import Found
 from tests.chaos.cases import Case
@@ -202,10 +201,6 @@ def _leaves_no_file(case: Case, found: Found) -> Iterator[str]:
     if found.under:
         yield f"written under the mount point: {found.under}"
     stray = [name for name in found.files if not name.startswith(("boot-report.json", "previous/"))]
-    # Who is killed within its own probe of the folder cannot clear it; a later boot does.
-    probes = [name for name in stray if name.startswith(PROBE)]
-    if case.stage == "host" and len(probes) == 1:
-        stray = [name for name in stray if name not in probes]
     if stray and case.expect.report == "file":
         yield f"beside the report: {stray}"
 

@@ -27,6 +27,10 @@ def main() -> None:
         root = Path(folder) / "rootfs"
         command = ["debootstrap", "--variant=minbase", f"--include={_PACKAGES}", "bookworm"]
         subprocess.run([*command, str(root), *_mirror()], check=True)
+        # Base images come without them, and they would count as the built images' size.
+        for left in ("var/cache/apt/archives/*.deb", "var/lib/apt/lists/*_*"):
+            for path in root.glob(left):
+                path.unlink()
         # A machine behind a proxy has a certificate authority of its own.
         (root / _CERTIFICATES).write_bytes((Path("/") / _CERTIFICATES).read_bytes())
         # The interpreter that is mounted may lie below root's home, and other uids run it too.
