@@ -28,6 +28,8 @@ none() {
     exit 69
 }
 
+# `ip link`, which may be an unpacked one.
+link() { LD_LIBRARY_PATH=$libraries ip link "$@"; }
 answers() { timeout 20 docker version --format '{{.Server.Version}}' >/dev/null 2>&1; }
 
 # -- what is left behind by a run that was killed, and by this one
@@ -44,12 +46,12 @@ stale() {
     done
     for folder in /sys/class/net/"$bridges"*; do
         owner=${folder##*"$bridges"}
-        if [[ -d $folder && ! -d /proc/$owner ]]; then ip link delete "$bridges$owner" || true; fi
+        if [[ -d $folder && ! -d /proc/$owner ]]; then link delete "$bridges$owner" || true; fi
     done
 }
 
 folders=()
-dockerd='' bridge='' child='' private='' base_made='' cache_before='' key_made=''
+dockerd='' bridge='' libraries='' child='' private='' base_made='' cache_before='' key_made=''
 
 cleanup() {
     local code=$? left
@@ -80,7 +82,7 @@ stop_engine() {
         kill -TERM "$dockerd"
         timeout 60 tail --pid="$dockerd" -f /dev/null || kill -KILL "$dockerd"
     fi
-    if [[ -n $bridge ]]; then ip link delete "$bridge"; fi
+    if [[ -n $bridge ]]; then link delete "$bridge"; fi
     if [[ -n $key_made ]]; then # older engines write it wherever their other files are
         rm -f /etc/docker/key.json
         rmdir /etc/docker 2>/dev/null
@@ -153,7 +155,7 @@ start_engine() {
     # for a bridge would remove docker0, which an engine beside this one may have.) dockerd dies with
     # this script.
     bridge=$bridges$$
-    ip link add name "$bridge" type bridge || none "no network bridge can be made"
+    link add name "$bridge" type bridge || none "no network bridge can be made"
     LD_LIBRARY_PATH=$libraries setsid unshare --mount --propagation slave -- bash -c '
         # A machine without an init system may have no control groups mounted.
         grep -q " cgroup2\? " /proc/self/mounts || mount -t cgroup2 cgroup2 /sys/fs/cgroup
@@ -189,7 +191,7 @@ make_base() {
 
 run() {
     local user_config=${DOCKER_CONFIG:-${HOME:-/root}/.docker}
-    local tools libraries python debootstrap=/usr/share/debootstrap
+    local tools python debootstrap=/usr/share/debootstrap
     stale
     trap cleanup EXIT
     trap 'exit 129' HUP
