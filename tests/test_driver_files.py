@@ -160,6 +160,7 @@ def test_a_fifo_is_not_opened(tmp_path: Path, proc: Path) -> None:
     [
         ("535.161.08", False, "image"),
         ("535.161.08", True, "driver"),  # the node's, of a driver that was updated without a reboot
+        ("590.44.01", True, "driver"),  # or a toolkit's mount of a compat library: its work tells
         (DRIVER, False, "driver"),
     ],
 )

@@ -6,6 +6,7 @@ import errno
 import importlib
 import inspect
 import pkgutil
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +16,17 @@ import app.checks
 from app.checks.gpu import CHECKS, checks_for
 from app.exits import ExitCode, worst
 from app.facts.board import BoardFacts, GpuProcess, NvmlFacts
+from app.facts.driver_branches import (
+    OLDER_ARCHITECTURES,
+    OLDER_CUDA,
+    OLDER_LOCK,
+    least_driver,
+)
 from app.facts.gpu import GpuFacts, LibraryFile, LibraryKind
 from app.outcome import Fault, Status
 from app.plan import Baked
 from app.profiles import GIB
+from tests.boots import ROOT
 from tests.fakes_preflight import findings, plan_for
 from tests.gpus import (
     FACTS,
@@ -401,6 +409,139 @@ def test_a_compat_library_that_was_refused_makes_no_driver_new_enough() -> None:
     assert judge(facts)["gpu.driver"].status is Status.FAIL
 
 
+# As a toolkit before 1.17.4 leaves it: the image's compat files in the system's folder, before the
+# node's own, and NVML of the node.
+KERNEL = "570.124.06"
+MOUNTED = (
+    replace(LIBRARIES[0], fits=False, of_node=True),
+    replace(LIBRARIES[1], version=KERNEL, fits=True, of_node=True),
+    LibraryFile(
+        "libnvidia-ptxjitcompiler.so.1",
+        "/usr/lib/libnvidia-ptxjitcompiler.so.580.95.05",
+        version="580.95.05",
+        fits=False,
+        of_node=True,
+    ),
+)
+OVER = with_nvml(
+    changed(driver=KERNEL, cuda_version=13000, libraries=MOUNTED), driver=KERNEL, init_error=0
+)
+H100_IMAGE = Baked("x", {}, ("sm_90",), 580, "13.0")
+REBOOT, OR_OLDER = "reboot or drain this one", "an image built with LOCK=v100 (CUDA 12.8)"
+
+
+@pytest.mark.parametrize("baked", [None, H100_IMAGE])
+def test_a_compat_library_is_one_by_its_work_wherever_a_toolkit_mounted_it(
+    baked: Baked | None,
+) -> None:
+    said = findings(CHECKS, OVER, replace(plan_for("h100"), baked=baked))
+    assert not failing(said)
+    assert said["gpu.libraries"].status is said["gpu.driver"].status is Status.PASS
+    for library in (MOUNTED[0], MOUNTED[2]):
+        assert f"{library.name} 580.95.05 (compat)" in said["gpu.libraries"].reason
+    assert f"CUDA 13.0 by forward compatibility ({MOUNTED[0].path})" in said["gpu.driver"].reason
+
+
+@pytest.mark.parametrize(
+    "library",
+    [
+        replace(LIBRARIES[0], path="/opt/libcuda.so.1", version="", fits=None),
+        replace(LIBRARIES[0], kind="image", fits=False),
+    ],
+)
+def test_an_older_driver_that_runs_the_images_cuda_will_do_whatever_file_made_it(
+    library: LibraryFile,
+) -> None:
+    plan = replace(plan_for("h100"), baked=H100_IMAGE)
+    found = findings(CHECKS, changed(OVER, libraries=(library,)), plan)["gpu.driver"]
+    assert (found.status, "forward compatibility" in found.reason) == (Status.PASS, True)
+
+
+@pytest.mark.parametrize("number", [803, 804, 999])
+def test_a_newer_library_with_which_cuda_does_not_start_is_a_mismatch(number: int) -> None:
+    said = judge(refused(number, OVER))
+    assert said["gpu.libraries"].status is said["gpu.driver"].status is Status.FAIL
+    assert REBOOT in said["gpu.libraries"].next_step
+    in_context = judge(with_device(OVER, context_error=number, free_bytes=None))
+    assert REBOOT in in_context["gpu.libraries"].next_step
+    assert in_context["gpu.driver"].status is Status.FAIL
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        with_nvml(OVER, init_error=18, boards=(), driver=""),
+        changed(OVER, libraries=(MOUNTED[0], replace(LIBRARIES[1], fits=False))),
+        changed(OVER, libraries=(replace(MOUNTED[0], version="550.54.15"), MOUNTED[1])),
+    ],
+    ids=["NVML refuses", "NVML's library is newer too", "libcuda is older"],
+)
+def test_an_update_without_a_reboot_is_no_compat_library_even_where_cuda_runs(
+    facts: GpuFacts,
+) -> None:
+    found = judge(facts)["gpu.libraries"]
+    assert (found.status, "works here" in found.reason) == (Status.WARN, True)
+    assert REBOOT in found.next_step
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        with_nvml(OVER, init_error=18, boards=(), driver=""),
+        changed(OVER, n_devices=0, devices=()),
+        changed(OVER, cuda_version=12080),
+        # The image's own folder has a compat library, and for an older CUDA.
+        changed(OVER, cuda_version=12080, libraries=(replace(LIBRARIES[0], kind="compat"),)),
+    ],
+    ids=["NVML refuses", "no device", "CUDA 12.8", "compat for CUDA 12.8"],
+)
+def test_an_older_driver_stays_too_old_where_cuda_shows_no_forward_compatibility(
+    facts: GpuFacts,
+) -> None:
+    assert judge(facts)["gpu.driver"].status is Status.FAIL
+
+
+@pytest.mark.parametrize(
+    ("hardware", "image", "driver", "cuda", "named"),
+    [
+        ("h100", H100_IMAGE, "570.124.06", 12080, True),
+        ("h100", H100_IMAGE, "525.60.13", 12000, True),
+        ("h100", H100_IMAGE, "570.124.06", None, True),
+        ("h100", H100_IMAGE, "", 12080, True),
+        ("v100", H100_IMAGE, "570.124.06", 12080, True),
+        ("h100", H100_IMAGE, "520.61.05", 11080, False),  # too old for CUDA 12.8 as well
+        ("h100", replace(H100_IMAGE, cuda="12.8", minimum_driver=525), "520.61.05", 11080, False),
+        ("h100", None, "570.124.06", 12080, False),
+    ],
+)
+def test_a_driver_that_runs_cuda_12_is_served_by_an_image_of_the_older_lock(
+    hardware: str, image: Baked | None, driver: str, cuda: int | None, named: bool
+) -> None:
+    facts = changed(driver=driver, cuda_version=cuda, nvml=replace(FACTS.nvml, driver=driver))
+    found = findings(CHECKS, facts, replace(plan_for(hardware), baked=image))["gpu.driver"]
+    assert found.status is Status.FAIL
+    assert found.next_step.startswith("take a node with driver 5")
+    assert (OR_OLDER in found.next_step) is named
+
+
+def test_no_older_lock_is_named_for_hardware_that_it_has_no_kernels_for() -> None:
+    plan = replace(plan_for("h100"), baked=H100_IMAGE)
+    plan = replace(plan, profile=replace(plan.profile, compute_capability=(11, 0)))
+    found = findings(CHECKS, changed(driver=KERNEL, cuda_version=12080), plan)["gpu.driver"]
+    assert found.next_step == "take a node with driver 580 or newer"
+
+
+@pytest.mark.parametrize("name", ["Dockerfile.h100", "Dockerfile.v100"])
+def test_the_older_lock_is_as_the_images_labels_say(name: str) -> None:
+    stage = (ROOT / name).read_text().partition(f"AS lock-{OLDER_LOCK}\n")[2].partition("\nFROM")[0]
+    labels = dict(re.findall(r'bootguard\.([a-z-]+)="([^"]*)"', stage))
+    assert labels == {
+        "cuda": OLDER_CUDA,
+        "minimum-driver": str(least_driver(OLDER_CUDA)),
+        "architectures": " ".join(OLDER_ARCHITECTURES),
+    }
+
+
 def test_void_beside_a_visible_device_without_a_file_grants_nothing_and_denies_nothing() -> None:
     facts = changed(device_files=(), asked={"NVIDIA_VISIBLE_DEVICES": "void"})
     assert judge(facts)["gpu.granted"].status is Status.SKIP
@@ -567,7 +708,8 @@ def test_a_board_is_found_by_its_pci_id_where_the_uuid_is_a_slices() -> None:
         (changed(driver="", nvml=NvmlFacts()), Status.SKIP),
         (changed(driver=""), Status.PASS),  # NVML tells it
         (changed(driver="garbage", nvml=NvmlFacts()), Status.SKIP),
-        (changed(driver="579.99"), Status.FAIL),
+        (changed(driver="579.99", cuda_version=12090), Status.FAIL),
+        (changed(driver="579.99"), Status.PASS),  # 13.0, by forward compatibility
         (changed(driver="590.1"), Status.PASS),
     ],
 )

@@ -7,6 +7,7 @@ namespace, so that the driver alone decides; that takes root.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Mapping
 from dataclasses import replace
@@ -31,6 +32,7 @@ HANGS = {
     *("fabric_never", "fabric_in_progress"),
 }
 OTHER_NODE, NEWER, DRAIN = "take another node", "driver 580 or newer", "drain this one"
+OR_OLDER = f"{NEWER}, or an image built with LOCK=v100 (CUDA 12.8)"
 REQUEST, WHOLE = "start the container with a GPU", "take a GPU of the profile's class"
 CLASS, INSTANCE = "take a node of the profile's class", "make an instance on this one"
 
@@ -84,6 +86,7 @@ PASSING: list[tuple[str, set[str]]] = [
     ("healthy_h100", set()),
     ("h100_pcie", set()),
     ("h200", set()),
+    ("forward_compat", set()),
     ("h20", set()),
     ("old_nvml", set()),
     ("nvml_tells_nothing", set()),
@@ -174,9 +177,20 @@ host.CHECKS = tuple(check for check in host.CHECKS if check.id != "host.bitsandb
 """
 
 
-def in_image(scenario: Scenario, folder: Path, image: Mapping[str, object]) -> Boot:
+def in_image(
+    scenario: Scenario,
+    folder: Path,
+    image: Mapping[str, object],
+    environ: Mapping[str, str] | None = None,
+) -> Boot:
     return fake_driver.boot(
-        scenario, folder, node=True, image=image, stage="settings", code=WITHOUT_BITSANDBYTES
+        scenario,
+        folder,
+        environ,
+        node=True,
+        image=image,
+        stage="settings",
+        code=WITHOUT_BITSANDBYTES,
     )
 
 
@@ -206,7 +220,7 @@ def test_an_h100_image_with_cuda_12_boots_on_an_older_driver(tmp_path: Path) -> 
     [
         (SCENARIOS["retired_pending"], V100_IMAGE, 69, "gpu.retired_pages", DRAIN),
         (SCENARIOS["titan_v"], V100_IMAGE, 79, "gpu.memory", WHOLE),
-        (SCENARIOS["old_driver"], H100_IMAGE, 69, "gpu.driver", NEWER),
+        (SCENARIOS["old_driver"], H100_IMAGE, 69, "gpu.driver", OR_OLDER),
         (
             SCENARIOS["healthy_h100"],
             H100_IMAGE | {"minimum_driver": 590},
@@ -367,6 +381,46 @@ def test_a_driver_without_nvml_boots_and_says_that_nobody_looked_at_the_board(
         skipped = {c["id"]: c["reason"] for c in said(booted, "skip")}
         assert {"gpu.row_remap", "gpu.ecc", "gpu.throttle"} <= set(skipped)
         assert all("libnvidia-ml.so.1" in skipped[i] for i in ("gpu.row_remap", "gpu.ecc"))
+
+
+def mounted(folder: Path, **versions: str) -> dict[str, str]:
+    """A node's folder of libraries of these versions, and what leads the loader to it."""
+    made = folder / "node/libraries"
+    made.mkdir(parents=True)
+    for name, version in versions.items():
+        of = "libnvidia-ml.so.1" if name == "libnvidia_ml" else "libcuda.so.1"
+        real = made / f"{name.replace('_', '-')}.so.{version}"
+        shutil.copy(fake_driver.libraries() / of, real)
+        (made / f"{name.replace('_', '-')}.so.1").symlink_to(real.name)
+    return {"LD_LIBRARY_PATH": str(made)}
+
+
+def test_compat_files_that_a_toolkit_mounted_among_the_nodes_are_no_mismatch(
+    tmp_path: Path,
+) -> None:
+    node, compat = SCENARIOS["forward_compat"], "580.95.05"
+    versions = {"libcuda": compat, "libnvidia_ptxjitcompiler": compat, "libnvidia_ml": node.driver}
+    with in_image(node, tmp_path, H100_IMAGE, mounted(tmp_path, **versions)) as booted:
+        ended(booted, 0)
+        assert not said(booted, "fail", "error", "warn")
+        passed = {check["id"]: check["reason"] for check in said(booted, "pass")}
+        assert passed["gpu.libraries"].count(f"{compat} (compat)") == 2
+        assert "CUDA 13.0 by forward compatibility" in passed["gpu.driver"]
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_a_driver_that_was_updated_without_a_reboot_is_a_mismatch_whether_cuda_runs_or_not(
+    tmp_path: Path, starts: bool
+) -> None:
+    errors = {"nvmlInitWithFlags": 18} | ({} if starts else {"cuInit": 803})
+    node = SCENARIOS["forward_compat"].but("updated", errors=errors)
+    versions = dict.fromkeys(("libcuda", "libnvidia_ptxjitcompiler", "libnvidia_ml"), "580.95.05")
+    with in_image(node, tmp_path, H100_IMAGE, mounted(tmp_path, **versions)) as booted:
+        ended(booted, 69)
+        steps = {check["id"]: check["next_step"] for check in said(booted, "fail", "error")}
+        named = {"gpu.libraries", "gpu.driver", "gpu.nvml", *(() if starts else ["gpu.cuda_init"])}
+        assert set(steps) == named
+        assert all("reboot or drain this one" in steps[name] for name in named - {"gpu.driver"})
 
 
 # What ends a boot within the gpu stage.

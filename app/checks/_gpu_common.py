@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 from app.facts.board import BoardFacts, NvmlFacts
-from app.facts.driver_errors import nvml_error
+from app.facts.driver_errors import (
+    COMPAT_REFUSED,
+    CUDA_MISMATCHES,
+    NVML_MISMATCH,
+    UNKNOWN,
+    nvml_error,
+)
 from app.facts.gpu import DeviceFacts, GpuFacts, LibraryFile
 from app.facts.words import one_line
 from app.outcome import Finding, skipped
 
 CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"  # what the toolkit mounts, from the image or the job
 WITHOUT_IT = "build the image without it: the container toolkit mounts the node's own"
+# By which CUDA refuses a libcuda that is newer than the kernel module.
+_REFUSED = CUDA_MISMATCHES | {COMPAT_REFUSED, UNKNOWN}
 
 
 def the_device(facts: GpuFacts) -> DeviceFacts | Finding:
@@ -93,4 +104,42 @@ def numbered(facts: GpuFacts) -> list[str]:
 
 def compat_of(facts: GpuFacts) -> LibraryFile | None:
     """CUDA's forward compatibility, where that is the libcuda of this process."""
-    return next((library for library in facts.libraries if library.kind == "compat"), None)
+    compat = (library for library in libraries_of(facts) if library.kind == "compat")
+    return next((library for library in compat if library.name.startswith("libcuda")), None)
+
+
+def libraries_of(facts: GpuFacts) -> tuple[LibraryFile, ...]:
+    """The driver's libraries, `compat` also where their work shows that they are.
+
+    Toolkits before 1.17.4 mount the image's compat files among the node's own, its compiler of PTX
+    beside its libcuda.
+    """
+    libcuda = next((each for each in facts.libraries if each.name.startswith("libcuda")), None)
+    if libcuda is None or not newer_works(facts) or not _is_newer(libcuda, facts.driver):
+        return facts.libraries
+    return tuple(
+        replace(each, kind="compat")
+        if each.kind == "driver" and each.version == libcuda.version
+        else each
+        for each in facts.libraries
+    )
+
+
+def newer_works(facts: GpuFacts) -> bool:
+    """Whether CUDA runs so that what of it is newer than the kernel module is meant to be.
+
+    Compat files bring no NVML: one that is newer too comes from an update without a reboot.
+    """
+    nvml_differs = facts.nvml.init_error == NVML_MISMATCH or any(
+        each.name.startswith("libnvidia-ml") and each.fits is False for each in facts.libraries
+    )
+    context_errors = {device.context_error for device in facts.devices}
+    return facts.looked and bool(facts.devices) and not (nvml_differs or context_errors & _REFUSED)
+
+
+def _is_newer(library: LibraryFile, driver: str) -> bool:
+    return library.fits is False and _numbers(library.version) > _numbers(driver)
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"[0-9]{1,9}", version)]

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Mapping
 
 from app.checks import Check
-from app.checks._gpu_common import CAPABILITIES, WITHOUT_IT, lacks, numbered
+from app.checks._gpu_common import CAPABILITIES, WITHOUT_IT, lacks, libraries_of, numbered
 from app.checks._gpu_version import outgrown, take_branch
 from app.facts.driver_errors import REBOOT_IT, REQUEST, start_error
 from app.facts.gpu import GpuFacts, LibraryFile, LibraryKind
@@ -125,8 +125,9 @@ def libraries(facts: GpuFacts, _plan: Plan) -> Finding:
     if not facts.libraries:
         return skipped("no library of the driver lies on the loader's path")
     expected = "the node's own libraries, of its kernel module's version"
-    shown = listed(_shown(library) for library in facts.libraries)
-    wrong = [(library, found) for library in facts.libraries if (found := _wrong(library))]
+    libraries = libraries_of(facts)
+    shown = listed(_shown(library) for library in libraries)
+    wrong = [(library, found) for library in libraries if (found := _wrong(library))]
     if not wrong:
         return passed(f"on the loader's path: {shown}", expected=expected, actual=shown)
     useless = [each for each in wrong if not _works(each[0], facts)]

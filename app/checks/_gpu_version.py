@@ -5,8 +5,15 @@ from __future__ import annotations
 import re
 
 from app.checks import Check
-from app.checks._gpu_common import compat_of
-from app.facts.driver_branches import FIRST_BRANCH, cuda_major
+from app.checks._gpu_common import compat_of, newer_works
+from app.facts.architectures import Kernels, kernels_for
+from app.facts.driver_branches import (
+    OLDER_ARCHITECTURES,
+    OLDER_CUDA,
+    OLDER_LOCK,
+    cuda_major,
+    cuda_of,
+)
 from app.facts.driver_errors import TAKE_OTHER
 from app.facts.gpu import GpuFacts, cuda_release
 from app.facts.words import one_line
@@ -25,17 +32,16 @@ def driver(facts: GpuFacts, plan: Plan) -> Finding:
     text = one_line(facts.driver or facts.nvml.driver)
     major = _leading(text)
     wanted_cuda = _image_cuda(plan.baked) if plan.baked else None
-    compat = compat_of(facts)
     if wanted_cuda and facts.cuda_version and facts.cuda_version // 1000 < wanted_cuda:
         return failed(
             f"the driver runs CUDA up to {cuda_release(facts.cuda_version)}, the image holds "
             f"CUDA {wanted_cuda}",
             expected=f"a driver for CUDA {wanted_cuda} or newer",
             actual=f"driver {text or 'unknown'}, CUDA {cuda_release(facts.cuda_version)}",
-            next_step=f"take a node with driver {least} or newer" if least else TAKE_OTHER,
+            next_step=_newer_driver(facts, plan) if least else TAKE_OTHER,
         )
     if major is None or least is None:
-        return _by_cuda(facts, least, _who(plan))
+        return _by_cuda(facts, least, plan)
     expected, actual = f"driver {least} or newer", f"driver {text}"
     last = outgrown(facts, plan)
     if last:
@@ -48,18 +54,29 @@ def driver(facts: GpuFacts, plan: Plan) -> Finding:
     if major >= least:
         cuda = f", CUDA {cuda_release(facts.cuda_version)}" if facts.cuda_version else ""
         return passed(actual + cuda, expected=expected, actual=actual)
-    if compat and facts.looked:  # NVIDIA's way to run a newer CUDA on an older driver
-        return passed(
-            f"{actual}, with {one_line(compat.path)} for the image's CUDA",
-            expected=expected,
-            actual=actual,
-        )
+    if runs := _forward(facts, major, wanted_cuda or cuda_of(least)):
+        return passed(f"{actual} {runs}", expected=expected, actual=actual)
     return failed(
         f"the node's driver {text} is too old for {_who(plan)}",
         expected=expected,
         actual=actual,
-        next_step=f"take a node with driver {least} or newer",
+        next_step=_newer_driver(facts, plan),
     )
+
+
+def _forward(facts: GpuFacts, branch: int, wanted: int) -> str:
+    """How an older driver runs the wanted CUDA by forward compatibility; empty where it does not.
+
+    CUDA's own answer counts, whatever file gave it: a toolkit may have put it anywhere.
+    """
+    answered = (facts.cuda_version or 0) // 1000
+    compat = compat_of(facts)
+    if not facts.looked or answered < wanted:
+        return ""
+    if compat is None and (answered <= cuda_of(branch) or not newer_works(facts)):
+        return ""
+    by = f" ({one_line(compat.path)})" if compat else ""
+    return f"runs CUDA {cuda_release(facts.cuda_version or 0)} by forward compatibility{by}"
 
 
 def outgrown(facts: GpuFacts, plan: Plan) -> int:
@@ -77,17 +94,30 @@ def take_branch(last: int) -> str:
     return f"take a node with driver {last}, the last branch for this hardware"
 
 
-def _by_cuda(facts: GpuFacts, least: int | None, who: str) -> Finding:
+def _newer_driver(facts: GpuFacts, plan: Plan) -> str:
+    """The way out of a driver that is too old; an image's may be its older CUDA."""
+    step = f"take a node with driver {_least_driver(plan)} or newer"
+    older = cuda_major(OLDER_CUDA) or 0
+    image = (_image_cuda(plan.baked) if plan.baked else None) or 0
+    branch = _leading(one_line(facts.driver or facts.nvml.driver))
+    runs = cuda_of(branch) if branch else (facts.cuda_version or 0) // 1000
+    served = kernels_for(OLDER_ARCHITECTURES, plan.profile.compute_capability or (0, 0))
+    if image <= older or runs < older or served is not Kernels.BINARY:
+        return step
+    return f"{step}, or an image built with LOCK={OLDER_LOCK} (CUDA {OLDER_CUDA})"
+
+
+def _by_cuda(facts: GpuFacts, least: int | None, plan: Plan) -> Finding:
     """The same by cuDriverGetVersion, where nothing tells the driver's own version."""
     untold = "neither /proc/driver/nvidia/version nor NVML tells the driver's version"
-    wanted = max((cuda for cuda, first in FIRST_BRANCH.items() if first <= (least or 0)), default=0)
+    wanted = cuda_of(least or 0)
     if not wanted or not facts.cuda_version or facts.cuda_version // 1000 >= wanted:
         return skipped(untold)
     return failed(
-        f"the driver runs CUDA up to {cuda_release(facts.cuda_version)}, too old for {who}",
+        f"the driver runs CUDA up to {cuda_release(facts.cuda_version)}, too old for {_who(plan)}",
         expected=f"driver {least} or newer, for CUDA {wanted}",
         actual=f"CUDA {cuda_release(facts.cuda_version)}; {untold}",
-        next_step=f"take a node with driver {least} or newer",
+        next_step=_newer_driver(facts, plan),
     )
 
 

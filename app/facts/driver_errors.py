@@ -26,7 +26,7 @@ from app.outcome import Fault
 TAKE_OTHER, DRAIN_IT, REBOOT_IT = NODE.step, DRAIN.step, MISMATCH.step
 
 # CUDA's numbers that are asked for by name.
-NO_DEVICE, INVALID_DEVICE, COMPAT_REFUSED = 100, 101, 804
+NO_DEVICE, INVALID_DEVICE, COMPAT_REFUSED, UNKNOWN = 100, 101, 804, 999
 FABRIC_NOT_READY = frozenset({802, 919})
 # Kernel module and library differ: whoever brought the library is at fault.
 CUDA_MISMATCHES = frozenset({302, 303, 803})

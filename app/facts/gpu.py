@@ -40,11 +40,12 @@ class LibraryFile:
     """A library of the driver on the loader's path, after links are followed.
 
     `kind`: `driver`, `stub` (CUDA's, for linking only), `compat` (CUDA's forward compatibility,
-    meant to be in an image), `image` (a copy of the driver's that the image has brought: no mount,
-    and not of the kernel module's version), `empty` or `broken` (a folder, a link to nothing, no
-    whole ELF file of this machine). `version` as its file name says, `fits` whether that is the
-    kernel module's, None where either is unknown. `of_node`: a mount, or on a machine that is no
-    container: no image has brought it.
+    meant to be in an image, by its folder: one that a toolkit mounted elsewhere is `driver`),
+    `image` (a copy of the driver's that the image has brought: no mount, and not of the kernel
+    module's version), `empty` or `broken` (a folder, a link to nothing, no whole ELF file of this
+    machine). `version` as its file name says, `fits` whether that is the kernel module's, None
+    where either is unknown. `of_node`: a mount, or on a machine that is no container: no image has
+    brought it.
     """
 
     name: str

@@ -105,6 +105,7 @@ mount --rbind /dev/shm "$1/mnt/shm"
 cp "$1"/dev/nvidia* "$1/mnt"
 mount --rbind "$1/mnt" /dev
 mount --bind "$1/proc/driver" /proc/driver
+if [ -d "$1/libraries" ]; then mount --bind "$1/libraries" "$1/libraries"; fi
 shift
 exec "$@"
 """
@@ -123,7 +124,8 @@ def boot(
     """A whole boot up to the gpu stage with this driver, under the scenario's profile.
 
     `node`: with the node's device files and its /proc/driver, which takes root. `image`: on such a
-    node in an image that describes itself so. `stage`, `code`: as `Boot` takes them.
+    node in an image that describes itself so. A folder `node/libraries` is then a mount, as what a
+    toolkit brings from the node is. `stage`, `code`: as `Boot` takes them.
     """
     before: tuple[str, ...] = ()
     if node:

@@ -189,6 +189,8 @@ _ALL = (
     _cuda("stub_34", 34),
     _cuda("insufficient_35", 35, driver=OLDER, cuda_version=12020),
     _H100.but("old_driver", driver="550.54.15", cuda_version=12040),
+    # What a toolkit before 1.17.4 makes of a driver that runs CUDA 12.8 by itself.
+    _H100.but("forward_compat", driver="570.124.06"),
     # The first branch that no longer runs Volta.
     _V100.but("driver_without_volta", devices=(), driver="590.44.01", cuda_version=13010,
               errors={"cuInit": 100}),
