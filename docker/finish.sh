@@ -24,4 +24,4 @@ chmod -R a+rX,go-w "$root/app" "$root/prepare.sh" "$root/requirements.txt"
 "$root/venv/bin/python" -m compileall -q "$root/app"
 "$root/venv/bin/python" -m app.bake --profile "$profile" --lock "$root/requirements.txt" \
     --base "$base" --revision "$revision"
-/tools/bin/python "$here/sbom.py" --output "$root/sbom.cdx.json"
+/srv/bin/python "$here/sbom.py" --output "$root/sbom.cdx.json"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# install.sh LOCK: makes /opt/bootguard/venv from a lock, without what no boot touches, and /tools,
-# which is not in the image.
+# install.sh LOCK: makes /opt/bootguard/venv from a lock, without what no boot touches, and
+# /srv with the build's own tools, which is not in the image.
 # The index may be another one: a build secret named `index` holds its address, which may carry a
 # password and is in no layer and no history.
 set -eu
@@ -8,7 +8,7 @@ set -eu
 here=$(dirname "$0")
 lock=$1
 venv=/opt/bootguard/venv
-tools=/tools
+tools=/srv
 if [ -s /run/secrets/index ]; then
     UV_DEFAULT_INDEX=$(cat /run/secrets/index)
     PIP_INDEX_URL=$UV_DEFAULT_INDEX
@@ -29,6 +29,7 @@ python3 -m venv "$tools"
 "$venv/bin/python" "$here/slim.py" "$lock"
 site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 echo /opt/bootguard >"$site/bootguard.pth"
+rm -f "$venv/.lock" # uv's, and for everybody to write
 
 # One date for all files, so that the same lock gives the same layers; bytecode is valid for the date
 # that its source has. A compiler that finds a file it cannot compile (templates) says so and goes on.

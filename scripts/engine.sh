@@ -15,7 +15,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly base=bootguard/standin-base:test # tests/containers/engine.py
 readonly label=bootguard.test=image       # tests/image/engine.py puts it on all that it makes
 readonly compose_least=2.24.4             # reads `!reset`
-readonly free_least_gb=35                 # an image, and its build's cache, and a margin
+readonly free_least_gb=35                 # an image, the cache of its build, and a margin
 readonly bridges=bgengine                 # and the number of this process
 readonly engine_s=90                      # an engine to come up on a busy machine
 
@@ -199,6 +199,7 @@ run() {
     trap 'exit 143' TERM
     if answers; then
         folder=$(mktemp -d) && folders+=("$folder")
+        chmod 711 "$folder" # a test calls Compose as another user
         DOCKER_HOST=${DOCKER_HOST:-$(docker context inspect --format '{{.Endpoints.docker.Host}}')}
         export DOCKER_HOST
     else

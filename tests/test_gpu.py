@@ -158,7 +158,7 @@ def test_a_healthy_device_passes_every_check_that_its_board_knows(
             ExitCode.CONFIG,
         ),
         (
-            changed(GpuFacts(), load_error="none", asked={"NVIDIA_VISIBLE_DEVICES": "void"}),
+            changed(GpuFacts(), load_error="none", asked={"NVIDIA_VISIBLE_DEVICES": "none"}),
             "gpu.granted",
             ExitCode.CONFIG,
         ),
@@ -545,6 +545,13 @@ def test_the_older_lock_is_as_the_images_labels_say(name: str) -> None:
 def test_void_beside_a_visible_device_without_a_file_grants_nothing_and_denies_nothing() -> None:
     facts = changed(device_files=(), asked={"NVIDIA_VISIBLE_DEVICES": "void"})
     assert judge(facts)["gpu.granted"].status is Status.SKIP
+
+
+def test_our_images_own_void_says_nothing_where_no_gpu_was_requested() -> None:
+    """A forgotten `--gpus` is 69, by the files that are missing, and no mistake in a setting."""
+    facts = changed(GpuFacts(), load_error="none", asked={"NVIDIA_VISIBLE_DEVICES": "void"})
+    failing_codes = set(failing(judge(facts, "h100")).values())
+    assert failing_codes == {ExitCode.NODE_UNFIT}
 
 
 def test_a_library_of_an_unknown_version_is_the_nodes() -> None:

@@ -75,7 +75,7 @@ def architectures(facts: GpuFacts, plan: Plan) -> Finding:
     if not facts.architectures:
         return skipped("nothing says what torch's wheel was built for; the stack stage asks torch")
     name = f"sm_{device.capability[0]}{device.capability[1]}"
-    built = listed(facts.architectures, 30, between=" ")
+    built = listed(facts.architectures, 30, between=" ").strip() or "no name"
     source = f" ({one_line(facts.architectures_source)})" if facts.architectures_source else ""
     found = kernels_for(facts.architectures, device.capability)
     if found is Kernels.BINARY:

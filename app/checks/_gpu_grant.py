@@ -16,7 +16,9 @@ _ONE = (
     "request one GPU (docker: --gpus device=<UUID of a free one>; Kubernetes: nvidia.com/gpu: 1; "
     "Slurm: --gres=gpu:1)"
 )
-_NOTHING = frozenset({"", "void", "none"})  # what the toolkit takes for no device
+# What the toolkit takes for no device, but for `void`: our images say it until a request replaces
+# it, and it stays beside devices that come by CDI.
+_NOTHING = frozenset({"", "none"})
 
 
 def count(facts: GpuFacts, _plan: Plan) -> Finding:
@@ -53,7 +55,6 @@ def granted(facts: GpuFacts, _plan: Plan) -> Finding:
     """Whether what is visible is what the launcher granted, by its own variables."""
     text = facts.asked.get(TOOLKIT)
     shown = asked(facts)
-    # `void` beside visible devices is no grant of nothing: devices that come by CDI have it.
     if text is not None and text.strip() in _NOTHING and not numbered(facts) and not facts.devices:
         return failed(
             f"the launcher granted no GPU: {TOOLKIT}={one_line(text)}",
@@ -163,8 +164,7 @@ CHECKS: tuple[Check[GpuFacts], ...] = (
         granted,
         cause="A privileged container, a mounted /dev or a variable set by hand shows devices that "
         "the scheduler gave to other jobs, or a number in CUDA_VISIBLE_DEVICES is that of another "
-        "board. Or the launcher granted none: NVIDIA_VISIBLE_DEVICES=void without any device "
-        "(beside devices that came by CDI it says nothing, and the check is skipped).",
+        "board. Or the launcher granted none (NVIDIA_VISIBLE_DEVICES=none).",
         fix="Let the scheduler pass in the granted devices alone; do not set "
         "NVIDIA_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES by hand.",
     ),

@@ -37,6 +37,7 @@ class Given:
     options: Sequence[str] = ()
     arguments: Sequence[str] = ()
     mount: str = ":/reports"  # what follows the report folder's path
+    shared_memory: str = "1g"  # with Docker's own 64 MB a boot warns
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ class Run:
 def container(image: Image, folder: Path, given: Given) -> Iterator[Container]:
     """A started container, removed with its volumes in the end."""
     variables = [f"--env={name}={value}" for name, value in given.settings.items()]
-    options = [*variables, f"--volume={folder}{given.mount}", *given.options]
+    mount = f"--volume={folder}{given.mount}"
+    options = [*variables, mount, f"--shm-size={given.shared_memory}", *given.options]
     identity = docker(
         "create", "--network=none", f"--label={LABEL}", *options, image.tag, *given.arguments
     ).stdout.strip()

@@ -68,6 +68,16 @@ def test_a_command_runs_after_the_pass_and_its_status_is_the_containers(
     assert run.out.splitlines()[-1] == "verdict: pass"
 
 
+def test_with_dockers_own_shared_memory_that_alone_is_warned_of(
+    image: Image, tmp_path: Path
+) -> None:
+    quick = {**REHEARSAL, "BOOT_STOP_AFTER": "host"}
+    run = ran(image, reports(tmp_path / "reports"), Given(quick, shared_memory="64m"))
+    assert run.code == 0, run.err
+    warned = [check["id"] for check in run.report["checks"] if check["status"] == "warn"]
+    assert warned == ["host.shared_memory"]
+
+
 @pytest.mark.parametrize("init", [(), ("--init",)], ids=["alone", "below another init"])
 def test_the_init_says_nothing(image: Image, tmp_path: Path, init: tuple[str, ...]) -> None:
     quick = {**REHEARSAL, "BOOT_STOP_AFTER": "settings"}

@@ -15,7 +15,7 @@ from tests.image.engine import Image
 def test_no_secret_is_in_the_history_or_the_configuration(image: Image) -> None:
     told = docker("history", "--no-trunc", "--format={{json .}}", image.tag).stdout
     told += json.dumps(image.inspected)
-    assert "install.sh" in told  # the history is there
+    assert "finish.sh" in told  # the history is there
     assert [secret for secret in image.hidden if secret in told] == []
 
 
