@@ -1,12 +1,12 @@
 #!/bin/sh
-# install.sh LOCK: makes /opt/bootguard/venv from a lock, without what no boot touches, and
+# install.sh LOCK PROFILE: makes /opt/bootguard/venv from a lock, without what no boot touches, and
 # /srv with the build's own tools, which is not in the image.
 # The index may be another one: a build secret named `index` holds its address, which may carry a
 # password and is in no layer and no history.
 set -eu
 
 here=$(dirname "$0")
-lock=$1
+lock=$1 profile=$2
 venv=/opt/bootguard/venv
 tools=/srv
 if [ -s /run/secrets/index ]; then
@@ -26,7 +26,7 @@ python3 -m venv "$tools"
 "$tools/bin/uv" venv --quiet --no-python-downloads --python "$(command -v python3)" "$venv"
 "$tools/bin/uv" pip install --quiet --python "$venv/bin/python" --no-build --require-hashes \
     --requirement "$here/requirements.$lock.txt"
-"$venv/bin/python" "$here/slim.py" "$lock"
+"$venv/bin/python" "$here/slim.py" "$lock" "$profile"
 site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 echo /opt/bootguard >"$site/bootguard.pth"
 rm -f "$venv/.lock" # uv's, and for everybody to write

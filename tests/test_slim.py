@@ -42,13 +42,13 @@ def left(site: Path) -> set[str]:
 
 
 def test_what_a_pattern_finds_is_removed_unless_another_keeps_it(site: Path) -> None:
-    rules = slim.Rules.read("a/*.so # why\n!a/keep.so\na/**/tests\n", "h100")
+    rules = slim.Rules.read("a/*.so # why\n!a/keep.so\na/**/tests\n", "h100", "h100")
     slim.slim(site, rules)
     assert left(site) == {"a/keep.so", "b/x.py"}
 
 
 def test_a_rule_for_another_lock_is_not_carried_out(site: Path) -> None:
-    slim.slim(site, slim.Rules.read("v100: a/*.so\nh100: b\n", "h100"))
+    slim.slim(site, slim.Rules.read("v100: a/*.so\nh100: b\n", "h100", "h100"))
     assert left(site) == {"a/keep.so", "a/take.so", "a/tests/one.py", "a/tests/tests/two.py"}
 
 
@@ -58,13 +58,13 @@ def test_a_pattern_that_finds_nothing_fails_before_anything_is_removed(
 ) -> None:
     before = left(site)
     with pytest.raises(SystemExit, match="nothing is found by c/"):
-        slim.slim(site, slim.Rules.read(f"b\n{idle}\n", "h100"))
+        slim.slim(site, slim.Rules.read(f"b\n{idle}\n", "h100", "h100"))
     assert left(site) == before
 
 
 def test_a_link_is_removed_and_not_what_it_leads_to(site: Path) -> None:
     (site / "link").symlink_to(site / "a")
-    slim.slim(site, slim.Rules.read("link\n", "h100"))
+    slim.slim(site, slim.Rules.read("link\n", "h100", "h100"))
     assert "a/keep.so" in left(site)
     assert not (site / "link").is_symlink()
 
@@ -76,11 +76,35 @@ def test_symbols_are_taken_and_the_library_still_loads(tmp_path: Path) -> None:
     command = ["gcc", "-g", "-shared", "-fPIC", "-O0", "-x", "c", "-", "-o", str(library)]
     subprocess.run(command, input=source, text=True, check=True)
     before = library.stat().st_size
-    slim.slim(tmp_path, slim.Rules.read("~*.so", "h100"))
+    slim.slim(tmp_path, slim.Rules.read("~*.so", "h100", "h100"))
     assert library.stat().st_size < before
     call = f"import ctypes; print(ctypes.CDLL({str(library)!r}).shown())"
     done = subprocess.run([sys.executable, "-c", call], capture_output=True, text=True, check=True)
     assert done.stdout == "42\n"
+
+
+@pytest.mark.skipif(not (shutil.which("gcc") and shutil.which("nm")), reason="wants binutils")
+def test_a_library_without_kernels_has_the_functions_of_the_real_one_and_refuses(
+    tmp_path: Path,
+) -> None:
+    """Linked as torch is: a program that needs it starts, and its calls get the status."""
+    library, user = tmp_path / "libcusparseLt.so.0", tmp_path / "libuser.so"
+    gcc = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o"]
+    real = "int cusparseLtInit(void *h) { return 0; }\nint helper(void) { return 1; }"
+    named = ["-Wl,-soname,libcusparseLt.so.0"]
+    subprocess.run([*gcc, str(library), *named], input=real, text=True, check=True)
+    calls = "int cusparseLtInit(void *); int start(void) { return cusparseLtInit(0); }"
+    linked = ["-x", "none", str(library), f"-Wl,-rpath,{tmp_path}"]
+    subprocess.run([*gcc, str(user), *linked], input=calls, text=True, check=True)
+    slim.slim(tmp_path, slim.Rules.read("v100/v100: =*.so.0\n", "v100", "v100"))
+    call = f"import ctypes; print(ctypes.CDLL({str(user)!r}, mode=2).start())"
+    done = subprocess.run([sys.executable, "-c", call], capture_output=True, text=True, check=True)
+    assert done.stdout == "4\n"
+
+
+def test_a_rule_for_another_profile_with_the_same_lock_is_not_carried_out(site: Path) -> None:
+    slim.slim(site, slim.Rules.read("v100/v100: b\n", "v100", "h100"))
+    assert "b/x.py" in left(site)
 
 
 def test_triton_is_not_asked_for_a_backend_that_was_removed(tmp_path: Path) -> None:
@@ -95,6 +119,6 @@ def test_triton_is_not_asked_for_a_backend_that_was_removed(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("lock", ["h100", "v100"])
 def test_one_native_library_of_bitsandbytes_stays(lock: str) -> None:
-    rules = slim.Rules.read((DOCKER / "slim.txt").read_text(encoding="utf-8"), lock)
+    rules = slim.Rules.read((DOCKER / "slim.txt").read_text(encoding="utf-8"), lock, lock)
     release = {"h100": "130", "v100": "128"}[lock]
     assert rules.kept == [f"bitsandbytes/libbitsandbytes_cuda{release}.so"]

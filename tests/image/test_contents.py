@@ -29,8 +29,8 @@ WANTED_ENVIRONMENT = {
 CUDA = {"h100": ("13.0", 580), "v100": ("12.8", 525)}
 # What the build used, or leaves by nature.
 LEFTOVERS = f"""
-find /docker /tools -mindepth 1 2>/dev/null || true # mount points of the build stay, empty
-ls -d /layers /root/.cache /root/.config /run/secrets /var/cache/apt/archives/*.deb \
+find /mnt /srv -mindepth 1 # where the build mounts its own
+ls -d /docker /tools /layers /root/.cache /root/.config /run/secrets /var/cache/apt/archives/*.deb \
     /var/lib/apt/lists/* /tmp/* /var/tmp/* /var/log/apt /var/log/dpkg.log 2>/dev/null || true
 ls -d {SITE}/uv {SITE}/pip /opt/bootguard/venv/bin/pip* 2>/dev/null || true
 find / -xdev -name '*.opt-[12].pyc' -o -xdev -path '*/site-packages/*.a' -name 'libcu*.a'
