@@ -19,8 +19,9 @@ from importlib import metadata
 from pathlib import Path
 
 from app.errors import BootError
+from app.facts.account import user_name
 from app.facts.disk import fault_of
-from app.facts.words import signal_name
+from app.facts.words import one_line, signal_name
 from app.outcome import Fault
 
 # The id under which settings ask for it (BOOT_BASE_MODEL_ID).
@@ -122,6 +123,7 @@ def _run_builder(
             cwd=staging,
             env={
                 **environ,
+                **user_name(environ),
                 "CUDA_VISIBLE_DEVICES": "",
                 "HF_HUB_OFFLINE": "1",
                 "PYTHONPATH": os.pathsep.join(search),
@@ -144,7 +146,8 @@ def _run_builder(
         why = f"its builder was killed by signal {signal_name(-child.returncode)}"
         raise _not_built(why, _SIGNALS.get(-child.returncode, Fault.INTERNAL), output)
     if child.returncode > 0:
-        why = f"its builder failed with status {child.returncode}"
+        last = output.decode(errors="replace").strip().rpartition("\n")[2]
+        why = f"its builder failed with status {child.returncode}: {one_line(last, 200)}"
         raise _not_built(why, _fault_told(output), output)
 
 

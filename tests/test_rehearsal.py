@@ -50,7 +50,7 @@ def fake_builder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str) -> 
     Returns the environment in which it is found.
     """
     (tmp_path / "fake_builder.py").write_text(
-        "import os, sys, time\nfrom pathlib import Path\ndest = Path(sys.argv[1])\n" + code
+        "import getpass, os, sys, time\nfrom pathlib import Path\ndest = Path(sys.argv[1])\n" + code
     )
     monkeypatch.setattr(rehearsal, "_BUILDER_MODULE", "fake_builder")
     return {"PYTHONPATH": str(tmp_path)}
@@ -164,9 +164,19 @@ def test_a_failing_builder_leaves_nothing_and_is_quoted(
     """Half a folder, then an exception: its text is in ours, the cache is empty."""
     code = "dest.mkdir(); (dest / 'config.json').touch(); raise ValueError('out of luck')"
     environ = fake_builder(monkeypatch, tmp_path, code)
-    with pytest.raises(BootError, match=r"status 1(.|\n)*out of luck"):
+    with pytest.raises(BootError, match=r"status 1: ValueError: out of luck"):
         rehearsal.ensure(tmp_path / "cache", environ, timeout_s=30)
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_builder_of_a_uid_without_an_account_has_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch 2.10 asks for it while it is imported, and raises where nobody knows."""
+    environ = fake_builder(monkeypatch, tmp_path, "raise ValueError(getpass.getuser())")
+    monkeypatch.setattr(os, "getuid", lambda: 1_000_650_000)
+    with pytest.raises(BootError, match="ValueError: uid1000650000"):
+        rehearsal.ensure(tmp_path / "cache", environ, timeout_s=30)
 
 
 def test_a_killed_child_is_reported_as_killed(

@@ -8,7 +8,8 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from app.facts.host import account_home, cache_folders
+from app.facts.account import user_name
+from app.facts.host import cache_folders
 from app.facts.surroundings import offline_variable
 from app.profiles import Profile
 
@@ -42,8 +43,6 @@ _CLEARED = (
     "UNSLOTH_CPU_LOAD_IN_4BIT",  # 0: 4-bit silently off in the rehearsal
     "UNSLOTH_CPU_FROZEN_BF16",  # 1: the rehearsal's frozen weights in another dtype than asked
 )
-# What `getpass.getuser` reads, before it asks the account database.
-_USER_NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")
 # Set by Unsloth itself on a container with pinned devices; speed only.
 _KEPT = ("UNSLOTH_FORCE_SINGLE_COMPILE_WORKER",)
 
@@ -72,24 +71,12 @@ def pin(
     for name in cleared:
         del environ[name]
     network = _OFFLINE if offline else {}
-    wanted = {**folders, **_user(environ), **_FORCED, **network, **dict(profile.environment)}
+    wanted = {**folders, **user_name(environ), **_FORCED, **network, **dict(profile.environment)}
     environ.update(wanted)
     for name, value in _DEFAULTS.items():
         environ.setdefault(name, value)
     names = (*wanted, *_DEFAULTS)
     return Pinned(MappingProxyType({name: environ[name] for name in names}), cleared)
-
-
-def _user(environ: Mapping[str, str]) -> dict[str, str]:
-    """A name for a uid without a passwd entry, where no variable has one.
-
-    torch asks `getpass.getuser` for folders below the shared /tmp (2.10 while it is imported), and
-    that raises where nobody knows. Hence a name that differs by uid, and is no account's that
-    exists: `root` or `nobody` would be a lie.
-    """
-    if any(environ.get(name) for name in _USER_NAMES) or account_home(os.getuid()) is not None:
-        return {}
-    return dict.fromkeys(("LOGNAME", "USER"), f"uid{os.getuid()}")
 
 
 def network_as_given(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -7,12 +7,12 @@ the cache stage downloads into them, and the engine pins them before any heavy i
 from __future__ import annotations
 
 import os
-import pwd
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from app.facts.account import account_home, home_named
 from app.facts.disk import NETWORK
 from app.facts.job_target import JobTargetFacts
 from app.facts.node import AccountFacts, ClockFacts, LimitFacts, MachineFacts, SharedMemoryFacts
@@ -124,7 +124,7 @@ def expand(path: str, environ: Mapping[str, str]) -> str:
     """`os.path.expandvars(os.path.expanduser(path))` over a mapping instead of this process."""
     head, slash, rest = path.partition("/")
     if head.startswith("~"):
-        home = environ.get("HOME") if head == "~" else _home_of(head[1:])
+        home = environ.get("HOME") if head == "~" else home_named(head[1:])
         if home is None and head == "~":
             home = account_home(os.getuid())
         path = path if home is None else (home.rstrip("/") + slash + rest) or "/"
@@ -135,27 +135,11 @@ def expand(path: str, environ: Mapping[str, str]) -> str:
     )
 
 
-def _home_of(name: str) -> str | None:
-    """The home folder of an account by its name."""
-    try:
-        return pwd.getpwnam(name).pw_dir
-    except (KeyError, ValueError):  # a NUL byte
-        return None
-
-
 def size(n_bytes: int | None) -> str:
     """A number of bytes as a person reads it."""
     if n_bytes is None:
         return "unknown"
     return f"{n_bytes / GIB:.1f} GiB" if n_bytes >= GIB else f"{n_bytes / 2**20:.0f} MiB"
-
-
-def account_home(uid: int) -> str | None:
-    """The home folder of an account, None for a uid without a passwd entry."""
-    try:
-        return pwd.getpwuid(uid).pw_dir
-    except KeyError:
-        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ def failed(run: Run, code: int, *words: str) -> None:
 def test_a_missing_gpu_is_69(image: Image, tmp_path: Path) -> None:
     """As the image is started where somebody forgot `--gpus`."""
     run = ran(image, reports(tmp_path / "reports"), Given(settings={}, options=HARDENED))
-    failed(run, 69, "/dev/nvidia")
+    failed(run, 69, "no NVIDIA device file")
 
 
 @pytest.mark.parametrize(
