@@ -38,7 +38,7 @@ stamp "$venv"
 "$venv/bin/python" -m compileall -q -j 0 "$site" >/dev/null || true
 stamp "$venv"
 
-# What changes with CUDA only is a layer of its own: another transformers moves 0.5 GB, not 3.
+# What changes with CUDA only is a layer of its own: another transformers moves 0.3 GB, not 3.
 cuda=/layers/cuda$site
 for part in nvidia torch/lib triton/_C triton/backends/nvidia/bin triton/backends/nvidia/lib; do
     mkdir -p "$(dirname "$cuda/$part")"

@@ -27,13 +27,13 @@ class Rules:
     removed: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)  # though a pattern for removal finds them
     stripped: list[str] = field(default_factory=list)
-    emptied: list[str] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)  # by a library that refuses every call
 
     @classmethod
     def read(cls, text: str, lock: str, profile: str) -> Rules:
         """The rules of a list that hold for one image."""
         rules = cls()
-        marked = {"!": rules.kept, "~": rules.stripped, "=": rules.emptied}
+        marked = {"!": rules.kept, "~": rules.stripped, "=": rules.replaced}
         for line in text.splitlines():
             rule = line.partition("#")[0].strip()
             named, colon, rest = rule.partition(":")
@@ -47,7 +47,7 @@ class Rules:
 
 def slim(site: Path, rules: Rules) -> None:
     """Carry the rules out. Raises SystemExit that names every pattern without a find."""
-    patterns = (*rules.removed, *rules.kept, *rules.stripped, *rules.emptied)
+    patterns = (*rules.removed, *rules.kept, *rules.stripped, *rules.replaced)
     found = {pattern: set(site.glob(pattern)) for pattern in patterns}
     if idle := [pattern for pattern, paths in found.items() if not paths]:
         raise SystemExit(f"{_LIST.name}: nothing is found by {', '.join(idle)}")
@@ -59,12 +59,12 @@ def slim(site: Path, rules: Rules) -> None:
             path.unlink(missing_ok=True)
     for path in set[Path]().union(*(found[pattern] for pattern in rules.stripped)):
         subprocess.run(["strip", "--strip-unneeded", str(path)], check=True)  # noqa: S607
-    for path in set[Path]().union(*(found[pattern] for pattern in rules.emptied)):
-        empty(path)
+    for path in set[Path]().union(*(found[pattern] for pattern in rules.replaced)):
+        replace_cusparselt(path)
 
 
-def empty(library: Path) -> None:
-    """Replace cuSPARSELt by one of the same name and functions, each of which only refuses.
+def replace_cusparselt(library: Path) -> None:
+    """Put a library of the same name in its place, whose functions only refuse.
 
     They answer CUSPARSE_STATUS_ARCH_MISMATCH, the status for hardware that is not supported, and
     torch raises on it. Loading and linking go on as before.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,10 +23,8 @@ from app.bake.proofs import PROOFS
 from app.bake.scene import ROOT, Scene, clean
 from app.errors import BootError
 from app.facts.driver_branches import FIRST_BRANCH, least_driver
-from app.facts.libraries import LibrariesFacts, LoadFacts
 from app.image import read_image
 from app.outcome import Finding, Status
-from app.probes.libraries import probe_libraries
 from tests.fakes_preflight import plan_for
 
 GCC = shutil.which("gcc") or ""
@@ -427,25 +426,27 @@ def test_a_program_is_not_run_and_what_it_needs_is_looked_up(tmp_path: Path) -> 
     (site / "script").write_text("#!/bin/sh\nexit 1\n")
     (site / "script").chmod(0o755)
     shutil.rmtree(stub.parent)
-    (found,) = probe_libraries(site, clean(dict(os.environ), tmp_path), 60).tried
-    assert found.path == "tool"
-    assert len(found.lacks) == 1
-    assert found.lacks[0].endswith("libother.so.1")
+    finding = failing(_libraries.libraries(scene(tmp_path)))
+    assert re.fullmatch(r"tool: lacks \S*libother\.so\.1", finding.actual)
 
 
 def test_an_environment_without_a_library_is_none(tmp_path: Path) -> None:
     assert "no library was found" in failing(_libraries.libraries(scene(tmp_path))).actual
 
 
-def test_a_probe_that_does_not_end_fails_with_what_it_knew(tmp_path: Path) -> None:
-    facts = probe_libraries(tmp_path, clean(dict(os.environ), tmp_path), 0.001)
-    assert facts.problem == "no end within 0.001 s"
-    assert "no end" in failing(_libraries.judge(facts, "")).actual
+def test_a_child_that_does_not_end_fails_with_what_it_told(tmp_path: Path) -> None:
+    ran = scene(tmp_path).run("-m", "app.bake.libraries_child", str(tmp_path), deadline_s=0.001)
+    assert ran.problem == "no end within 0.001 s"
+    cut = '{"path": "a.so", "error": "", "lacks": []}\n{"path": "b.s'
+    tried = _libraries.tried_in(cut)
+    assert [each.path for each in tried] == ["a.so"]
+    finding = failing(_libraries.judge(tried, ran.problem, ""))
+    assert finding.actual == "not all were tried: no end within 0.001 s"
 
 
-def lacking(path: str, *names: str) -> LibrariesFacts:
+def lacking(path: str, *names: str) -> _libraries.Tried:
     error = f"{names[0]}: cannot open shared object file: No such file or directory"
-    return LibrariesFacts((LoadFacts(path, error, names),))
+    return _libraries.Tried(path, error, names)
 
 
 @pytest.mark.parametrize(
@@ -470,7 +471,7 @@ def lacking(path: str, *names: str) -> LibrariesFacts:
 def test_only_what_no_boot_opens_may_lack_only_its_own(
     path: str, names: list[str], needed: str, *, good: bool
 ) -> None:
-    finding = _libraries.judge(lacking(path, *names), needed)
+    finding = _libraries.judge([lacking(path, *names)], "", needed)
     assert (finding.status is Status.PASS) is good
     if not good:
         assert names[0] in failing(finding).actual
@@ -479,8 +480,9 @@ def test_only_what_no_boot_opens_may_lack_only_its_own(
 def test_a_need_of_a_need_is_no_excuse() -> None:
     """The loader names what is missing further down; the file's own needs are all there."""
     error = "libz.so.1: cannot open shared object file: No such file or directory"
-    found = LibrariesFacts((LoadFacts("torch/lib/libtorch.so", error),))
-    assert failing(_libraries.judge(found, "")).actual == "torch/lib/libtorch.so: lacks libz.so.1"
+    found = _libraries.Tried("torch/lib/libtorch.so", error)
+    finding = failing(_libraries.judge([found], "", ""))
+    assert finding.actual == "torch/lib/libtorch.so: lacks libz.so.1"
 
 
 # Programs.

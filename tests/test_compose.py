@@ -162,7 +162,10 @@ def test_every_service_can_build_its_image(name: str) -> None:
     kept = service(name)
     profile = kept["image"].removeprefix("bootguard:")
     assert kept["build"]["dockerfile"] == f"Dockerfile.{profile}"
-    assert kept["build"]["args"] == {"BASE_IMAGE": None, "REVISION": None, "SOURCE": None}
+    text = (ROOT / kept["build"]["dockerfile"]).read_text(encoding="utf-8")
+    declared = set(re.findall(r"^ARG (\w+)", text, re.MULTILINE))
+    assert set(kept["build"]["args"]) == declared - {"LOCK", "PROFILE", "SOURCE_DATE_EPOCH"}
+    assert set(kept["build"]["args"].values()) == {None}
     assert profile == ("v100" if name.endswith("v100") else "h100")
 
 
@@ -220,7 +223,8 @@ def test_composes_own_variables_do_what_the_example_says(tmp_path: Path) -> None
         "BOOTGUARD_MODELS": str(models),
         "BOOTGUARD_MEMORY": "3g",
         "BOOTGUARD_UID": "1234",
-        "BASE_IMAGE": "mine:1",
+        "BASE_IMAGE": "mine:1@sha256:12",
+        "BASE_DIGEST": "sha256:12",
     }
     read = composed(environ=own)["services"]["boot-cpu"]
     reports, hub, _ = read["volumes"]
@@ -228,7 +232,7 @@ def test_composes_own_variables_do_what_the_example_says(tmp_path: Path) -> None
     assert (hub["type"], hub["source"], hub["target"]) == ("bind", str(models), "/models")
     assert read["user"] == "1234:0"
     assert int(read["deploy"]["resources"]["limits"]["memory"]) == 3 * GIB
-    assert read["build"]["args"] == {"BASE_IMAGE": "mine:1"}
+    assert read["build"]["args"] == {name: own[name] for name in ("BASE_IMAGE", "BASE_DIGEST")}
     assert not {name for name in read["environment"] if name.startswith("BOOTGUARD")}
 
 

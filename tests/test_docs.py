@@ -38,10 +38,10 @@ def test_every_variable_that_the_readme_uses_is_one_of_ours() -> None:
 def test_every_target_that_the_readme_names_exists() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    named = set(re.findall(r"`make (\w+)", readme)) | set(
-        re.findall(r"^make (\w+)", readme, flags=re.MULTILINE)
+    named = set(re.findall(r"`make ([\w-]+)", readme)) | set(
+        re.findall(r"^make ([\w-]+)", readme, flags=re.MULTILINE)
     )
-    assert named <= set(re.findall(r"^(\w+):", makefile, flags=re.MULTILINE))
+    assert named <= set(re.findall(r"^([\w-]+):", makefile, flags=re.MULTILINE))
 
 
 def test_every_link_inside_the_repository_leads_somewhere() -> None:

@@ -16,7 +16,7 @@ from app.image import NONE
 from app.outcome import Finding, failed, passed, skipped, warned
 from app.probes.wheel import torch_architectures
 
-REBUILD = "build the environment anew from the lock, and install nothing beside it"
+_REBUILD = "build the environment anew from the lock, and install nothing beside it"
 _ALL = 1000  # packages that a finding may name: a build log has room for every one
 _CUDNN = re.compile(r"nvidia-cudnn-cu\d+")
 # NVIDIA's support matrix: 9.11 drops every device below 7.5.
@@ -57,7 +57,7 @@ def lock(scene: Scene) -> Finding:
             f"the environment is not what {scene.wanted_by} says ({len(wrong)} packages)",
             expected=expected,
             actual=listed(wrong, _ALL, between="; "),
-            next_step=REBUILD,
+            next_step=_REBUILD,
         )
     return passed(f"{len(found.versions)} packages, exactly those of {scene.wanted_by}")
 
@@ -71,7 +71,7 @@ def architectures(scene: Scene) -> Finding:
             f"{finding.reason}: {source}",
             expected=finding.expected,
             actual=source,
-            next_step=REBUILD,
+            next_step=_REBUILD,
         )
     return finding
 
@@ -89,7 +89,7 @@ def driver(scene: Scene) -> Finding:
             actual=(torch.problem or f"a build for {torch.other or 'CPUs'}")
             if torch
             else "no torch",
-            next_step=REBUILD,
+            next_step=_REBUILD,
         )
     least = least_driver(release)
     if least is None:
@@ -120,7 +120,7 @@ def cudnn(scene: Scene) -> Finding:
             expected=expected,
             actual=listed([*map(" ".join, recorded.items()), *(each.name for each in libraries)])
             or "none",
-            next_step=REBUILD,
+            next_step=_REBUILD,
         )
     ((name, version),) = recorded.items()
     ran = scene.run("-m", "app.bake.cudnn_child", str(libraries[0]))
@@ -130,7 +130,7 @@ def cudnn(scene: Scene) -> Finding:
             f"cuDNN's library and its package {name} {version} do not agree",
             expected=f"{expected}: {version}",
             actual=ran.problem or f"cudnnGetVersion says {one_line(told)}",
-            next_step=REBUILD,
+            next_step=_REBUILD,
         )
     return _cudnn_fits(told, scene)
 
@@ -159,7 +159,7 @@ def bitsandbytes(scene: Scene) -> Finding:
             "bitsandbytes, or a torch that it could serve, is not installed",
             expected="bitsandbytes with a library for torch's CUDA",
             actual="nothing to look at",
-            next_step=REBUILD,
+            next_step=_REBUILD,
         )
     device = scene.packages.torch.cuda if wanted and scene.packages.torch else None
     expected = f"a library for CUDA {device}" if device else "a library for the CPU"

@@ -18,7 +18,7 @@ from app.bake.scene import Scene, clean
 from app.config import ModelRequest
 from app.errors import BootError
 from app.facts.words import one_line
-from app.image import IMAGE_FILE, Image, read_image
+from app.image import IMAGE_FILE, read_image
 from app.outcome import Fault, Finding, Status
 from app.plan import Plan
 from app.profiles import PROFILES
@@ -135,7 +135,7 @@ def prove(subject: Subject, output: Path, environ: Mapping[str, str]) -> bool:
         if bad:
             typer.echo(f"{took}; failed: {', '.join(bad)}. {output} is not written")
             return False
-        image: Image = describe(
+        image = describe(
             scene,
             lock_digest=subject.lock_digest,
             base=subject.base,

@@ -1,4 +1,4 @@
-"""Loads every native library below a folder: `python -m app.probes.libraries_child FOLDER`.
+"""Loads every native library below a folder: `python -m app.bake.libraries_child FOLDER`.
 
 Each is loaded in a fork of this process, so that one that crashes, hangs or leaves takes nothing
 along and is named. All symbols are bound at once, as LD_BIND_NOW does: what is missing shows now
