@@ -52,6 +52,8 @@ class Project:
             groups = f"--groups={Path(socket).stat().st_gid}"
             command = ["setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", groups, *command]
         own = {"BASE_IMAGE": BASE, "REVISION": REVISION, "SOURCE": SOURCE, **environ}
+        # The builder's notes are beside the plugins and root's alone, once root has built.
+        own["BUILDX_CONFIG"] = str(self.folder / ".buildx")
         return subprocess.run(
             command,
             cwd=self.folder,
