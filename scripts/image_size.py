@@ -7,8 +7,9 @@ A push sends each layer through gzip, and so does this, in part (`image_layers.p
 has a compressor of its own. Parts are Python distributions (by their RECORD) and packages of the
 system (by dpkg's lists); each has its share of the chunks that its files lie in.
 
-With `--budget` the sizes are compared with `docker/budget.json`: more is an error, and so is a
-budget that is more than 3 % above, since the next growth would pass unseen below it.
+With `--budget` what our layers add to the base is compared with `docker/budget.json`: more is an
+error, and so is a budget that is more than 3 % above, since the next growth would pass unseen below
+it. The base is left out: it differs by where the image is built.
 """
 
 from __future__ import annotations
@@ -36,26 +37,37 @@ _GB = 1e9
 
 @dataclass(frozen=True)
 class Size:
-    """What was measured; `base_bytes` is the compressed share of the base's own layers."""
+    """What was measured; `base_bytes` and `base_disk_bytes` are the base's share of it."""
 
     image: str
     disk_bytes: int
     compressed_bytes: int
     base_bytes: int
+    base_disk_bytes: int
     parts: list[Part]
+
+    @property
+    def own_compressed_bytes(self) -> int:
+        """What our layers add to the base."""
+        return self.compressed_bytes - self.base_bytes
+
+    @property
+    def own_disk_bytes(self) -> int:
+        """The same on disk."""
+        return self.disk_bytes - self.base_disk_bytes
 
 
 def measured(image: str, base: str | None, *, exact: bool) -> Size:
     """Run `docker save`, and read it to its end. Raises SystemExit where the engine fails."""
     of_base = len(json.loads(_inspected(base, "{{json .RootFS.Layers}}"))) if base else 0
-    disk = int(_inspected(image, "{{.Size}}"))
+    disk, base_disk = (int(_inspected(each, "{{.Size}}")) if each else 0 for each in (image, base))
     census = Census(exact=exact)
     command = ["docker", "save", image]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as save:
         layers = read_saved(save.stdout, census) if save.stdout else []
     if save.returncode:
         raise SystemExit(f"docker save {image} ended with {save.returncode}")
-    return Size(image, disk, sum(layers), sum(layers[:of_base]), census.parts())
+    return Size(image, disk, sum(layers), sum(layers[:of_base]), base_disk, census.parts())
 
 
 def _inspected(image: str, form: str) -> str:

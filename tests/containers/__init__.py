@@ -5,12 +5,9 @@ mounted read-only, at the paths that they have here, into a small stand-in for t
 A container has no network, a tmpfs as /tmp, and a writable folder for reports, which the test
 watches from outside.
 
-How to run them, as root on a Debian machine (x86-64), once:
+How to run them, as root on Debian or Ubuntu (x86-64), whether an engine is there or not:
 
-    apt-get update && apt-get install -y --no-install-recommends docker.io iptables debootstrap
-    (dockerd >/var/log/dockerd.log 2>&1 &)      # wait until `docker info` answers
-    .venv/bin/python -m tests.containers        # makes the stand-in: a minute, 560 MB
+    scripts/engine.sh run make test ARGS="-k containers"
 
-and then `make test ARGS="-k containers"`. Where no engine answers or the stand-in is missing, the
-tests are skipped and say so.
+Where no engine answers or the stand-in is missing, the tests are skipped and say so.
 """
