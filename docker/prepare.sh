@@ -34,10 +34,10 @@ is_empty() {
     [ -z "$(ls -A "$1" 2>&1)" ] # what cannot be listed is not empty
 }
 
-# A folder that was named may be anything (a home folder, /tmp): then only one that is empty, or has
-# reports in it, is meant for them alone.
+# A folder that was named, or that a link leads to, may be anything (a home folder, /tmp): only one that
+# is empty, or has reports in it, is meant for them alone.
 is_for_reports() {
-    [ -z "$named" ] || is_empty "$reports" || ls "$reports"/boot-report*.json >/dev/null 2>&1
+    is_empty "$reports" || [ -d "$reports/previous" ] || ls "$reports"/boot-report*.json >/dev/null 2>&1
 }
 
 # Whether the boot can write there: the kernel asks the first of these three that applies.
@@ -95,7 +95,7 @@ open_up() {
 }
 
 if ! is_for_reports; then
-    say "$named is left as it is: it is not empty, and no report is in it"
+    say "${named:-./reports} is left as it is: no report is to be seen in it, and it is not empty"
     exit 0
 fi
 give_to_project

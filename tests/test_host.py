@@ -20,6 +20,7 @@ from app.facts.host import CacheFolders, Folder, FolderFacts, HostFacts, MemoryF
 from app.facts.job_target import JobTargetFacts
 from app.facts.node import AccountFacts, ClockFacts, LimitFacts
 from app.outcome import Fault, Status
+from app.plan import Baked
 from app.probes.folders import probe_folder, write_through
 from app.probes.host import probe_host
 from app.probes.memory import probe_memory
@@ -318,6 +319,35 @@ def facts_with(
         memory=memory or MemoryFacts(GIB, GIB),
         job=job,
     )
+
+
+@pytest.mark.parametrize(
+    ("baked", "device", "problem", "status"),
+    [
+        (True, 7, "", Status.WARN),  # nobody mounted it: it goes with the container
+        (True, 8, "", Status.PASS),
+        (True, None, "", Status.SKIP),
+        (True, 7, "Permission denied", Status.SKIP),  # host.report_dir says it
+        (False, 7, "", Status.SKIP),  # outside an image all may lie on one disk
+    ],
+)
+def test_a_report_folder_that_nobody_mounted_is_named(
+    baked: bool, device: int | None, problem: str, status: Status
+) -> None:
+    report = FolderFacts(Folder("report", "/reports", "BOOT_REPORT_DIR"), problem, device=device)
+    facts = replace(facts_with(report=report), root_device=7)
+    plan = replace(plan_for(), baked=Baked("x", {}, (), None) if baked else None)
+    finding = findings(CHECKS, facts, plan)["host.report_mount"]
+    assert finding.status is status
+    if status is Status.WARN:
+        assert "/reports is no mount" in finding.reason
+        assert "-v" in finding.next_step
+
+
+def test_the_device_of_the_root_is_read_for_it(tmp_path: Path) -> None:
+    facts = probe_host(replace(plan_for(), report_dir=tmp_path), {"HOME": str(tmp_path)})
+    assert facts.root_device == os.stat("/").st_dev  # noqa: PTH116 - the other way round
+    assert facts.report.device == tmp_path.stat().st_dev
 
 
 def test_little_room_warns_by_what_the_profile_needs() -> None:

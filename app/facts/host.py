@@ -201,6 +201,7 @@ class HostFacts:
     """The node and the account, and the job's target as its files show it, where one is asked.
 
     `working_folder_errno` says why the working folder has no path, None where it has one.
+    `root_device` is the number of the device that `/` lies on, as `FolderFacts.device` is.
     """
 
     account: AccountFacts
@@ -217,6 +218,7 @@ class HostFacts:
     packages: PackagesFacts | None = None
     model_at: ModelAt = ModelAt.UNTOLD
     working_folder_errno: int | None = None
+    root_device: int | None = None
 
     @property
     def hub(self) -> FolderFacts:

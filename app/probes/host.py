@@ -48,6 +48,7 @@ def probe_host(plan: Plan, environ: Mapping[str, str], *, limit_s: float = 0.0) 
             job=_job(plan, environ),
             packages=probe_packages(plan, environ),
             working_folder_errno=no_here,
+            root_device=Path("/").stat().st_dev,
             toolchain=toolchain.facts(),  # last: it waits for the compiler
         )
     if not facts.hub_doubtful:
