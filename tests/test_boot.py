@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -249,6 +250,17 @@ def test_a_log_that_nobody_reads_does_not_break_the_worker(tmp_path: Path) -> No
         check=False,
     )
     assert json.loads(done.stdout)["exit"] == done.returncode == 0
+
+
+@pytest.mark.stack
+def test_the_libraries_warn_of_nothing_in_a_healthy_rehearsal(tmp_path: Path) -> None:
+    """As Python's logging and torch's write a level (W1201 00:43:14)."""
+    settings = {"BOOT_HARDWARE": "cpu", "BOOT_STOP_AFTER": "numerics"}
+    found = boot(tmp_path, {**settings, "BOOT_BASE_MODEL_ID": str(tiny_model("gemma3n-nf4"))})
+    agrees(found, 0)
+    said = [line for line in found.err.splitlines() if " worker " in line]
+    assert said
+    assert [line for line in said if re.search(r"warn|\bW\d{4} ", line, re.IGNORECASE)] == []
 
 
 @pytest.mark.stack

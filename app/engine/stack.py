@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import platform
 import sys
 import traceback
@@ -27,6 +28,11 @@ _PROVEN = ("timm", "torchvision.ops", "bitsandbytes")
 _BRANCH = "_CPUBackendSelected"
 
 
+# They warn at every healthy start, of what no user can change: torch tells torchao's authors that a
+# call is no longer needed, bitsandbytes would download a CPU kernel from the hub.
+_TALKATIVE = ("torch.utils._pytree", "bitsandbytes.backends.cpu.ops")
+
+
 def import_stack(*, tolerate_torch: bool = False) -> None:
     """Import Unsloth, hence torch, transformers, peft and trl, in the one order that works.
 
@@ -49,6 +55,9 @@ def import_stack(*, tolerate_torch: bool = False) -> None:
             source="unsloth 2026.10.9, _gpu_init.py",
             next_step="call the engine, or import unsloth, before anything that imports them",
         )
+    if not tolerate_torch:  # the process is our own
+        for name in _TALKATIVE:
+            logging.getLogger(name).setLevel(logging.ERROR)
     _import("unsloth")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,11 +23,8 @@ HARDENED = (
     "--security-opt=no-new-privileges:true",
 )
 REHEARSAL = {"BOOT_HARDWARE": "cpu"}
-# Lines of other people's that warn of nothing that a boot has to do with.
-KNOWN_WARNINGS = (
-    # bitsandbytes on a CPU: a kernel of the hub that it would like to download.
-    "Failed to load CPU gemm_4bit_forward from kernels-community",
-)
+# A level as our log, Python's and torch's (W1201 00:43:14) write it.
+_WARNING = re.compile(r"warn|\bW\d{4} ", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -61,8 +59,7 @@ class Run:
     @property
     def warnings(self) -> list[str]:
         """Lines of the log that warn."""
-        lines = [line for line in self.err.splitlines() if "warn" in line.lower()]
-        return [line for line in lines if not any(known in line for known in KNOWN_WARNINGS)]
+        return [line for line in self.err.splitlines() if _WARNING.search(line)]
 
 
 @contextlib.contextmanager
