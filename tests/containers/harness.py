@@ -197,6 +197,7 @@ def running(folder: Path, given: Given) -> Iterator[Container]:
         *_variables(given),
         *given.options,
         f"--network={given.network}",
+        "--shm-size=1g",  # with Docker's own 64 MB a boot warns
         f"--entrypoint={entry}",
         IMAGE,
         *rest,
