@@ -217,6 +217,7 @@ def _variables(given: Given) -> list[str]:
     wanted = {
         "BOOT_HARDWARE": "cpu",
         "BOOT_BASE_MODEL_ID": str(tiny_model("llama-nf4")),
+        "BOOT_MAX_SEQ_LENGTH": "2048",  # the model's own; a boot warns beyond it
         "BOOT_REPORT_DIR": REPORTS,
         "HOME": "/tmp",  # noqa: S108 - inside the container
         "PYTHONPATH": str(ROOT),
