@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -148,3 +149,11 @@ def _own_environment(
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / ".cache"))
     monkeypatch.setenv("HF_HOME", str(home / ".cache" / "huggingface"))
+
+
+@pytest.fixture
+def outside() -> Iterator[Path]:
+    """A folder that every account can enter; those of pytest are the user's own."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)

@@ -6,9 +6,6 @@ import errno
 import gzip
 import json
 import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +16,10 @@ from app.outcome import Finding, Status
 from app.probes.safetensors import read_checkpoint
 from app.probes.weights import missing_weights, parsed
 from tests.fakes_preflight import NF4, PACKED, PLAIN, model_files, write_model
+from tests.rights import without_rights
 from tests.test_checkpoint import failing, judge
 
 VOCAB = {**{f"t{n}": n for n in range(7)}, "<end>": 7}
-NOBODY = 54321
 EMBEDDED = {**PLAIN, "model.embed_tokens.weight": ("BF16", (8, 4))}
 
 
@@ -253,27 +250,6 @@ def test_a_token_that_the_load_adds_needs_a_row(
     assert finding.status is status
     if status is not Status.PASS:
         assert "is not in tokenizer.json and gets the id 8" in finding.reason
-
-
-@pytest.fixture
-def outside() -> Iterator[Path]:
-    """A folder that every account can enter; those of pytest are the user's own."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
-
-
-@contextmanager
-def without_rights() -> Iterator[None]:
-    """As another account than root, whom no mode of a file stops."""
-    root = os.geteuid() == 0
-    if root:
-        os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        if root:
-            os.seteuid(0)
 
 
 def test_a_folder_that_may_not_be_entered_is_passed_over(outside: Path) -> None:

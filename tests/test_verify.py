@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,6 +27,7 @@ from app.probes.verify import verify
 from tests.cache_stage import Asked, base_of
 from tests.fake_hub import COMMIT, git_hash, sha256
 from tests.fakes_preflight import PLAIN, model_files, plan_for
+from tests.rights import without_rights
 
 FILES = model_files(PLAIN, n_shards=2)
 SHARD = "model-00001-of-00002.safetensors"
@@ -171,26 +170,14 @@ def test_a_file_that_cannot_be_read_is_not_a_broken_one(tmp_path: Path) -> None:
 # Rights.
 
 
-@pytest.fixture
-def outside() -> Iterator[Path]:
-    """A folder that every account can enter; those of pytest are the user's own."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
-
-
 @contextmanager
 def denied(path: Path, mode: int) -> Iterator[None]:
-    """As another account than root, whom no mode of a file stops, and to whom this one is shut."""
-    root = os.geteuid() == 0
+    """Without rights, and with this one shut."""
     path.chmod(mode)
-    if root:
-        os.seteuid(65534)
     try:
-        yield
+        with without_rights():
+            yield
     finally:
-        if root:
-            os.seteuid(0)
         path.chmod(0o755)
 
 

@@ -7,7 +7,7 @@ import re
 from app.bake.lock import differences
 from app.bake.scene import Scene
 from app.checks import stack
-from app.facts.architectures import Kernels, kernels_for
+from app.facts.architectures import Kernels, kernels_for, machine_code
 from app.facts.driver_branches import FIRST_BRANCH, least_driver
 from app.facts.packages import canonical
 from app.facts.stack import StackFacts
@@ -174,7 +174,7 @@ def bitsandbytes(scene: Scene) -> Finding:
         )
     if wanted is None:
         return passed(f"{found.wanted} is there")
-    name = f"sm_{wanted[0]}{wanted[1]}"
+    name = machine_code(wanted)
     if kernels_for(found.architectures, wanted) is Kernels.NONE:
         return failed(
             f"{found.wanted} has no kernels for {scene.plan.profile.title}",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from app.bake.imports_child import DONE
 from app.bake.scene import Scene, run
 from app.checks import host
+from app.facts.architectures import machine_code
 from app.facts.words import one_line
 from app.outcome import Finding, Status, failed, passed, skipped
 from app.probes.ptxas import find_ptxas
@@ -37,7 +38,7 @@ def ptxas(scene: Scene) -> Finding:
     if wanted is None:
         return skipped("the rehearsal assembles nothing")
     tool = find_ptxas(scene.variables, [str(scene.site)])
-    name = f"sm_{wanted[0]}{wanted[1]}"
+    name = machine_code(wanted)
     expected = f"Triton's ptxas, which assembles for {name}"
     problem, release = tool.problem or ("" if tool.file else "Triton is not installed"), ""
     if not problem:

@@ -6,7 +6,7 @@ import re
 
 from app.checks import Check
 from app.checks._gpu_common import named, the_device
-from app.facts.architectures import Kernels, kernels_for
+from app.facts.architectures import Kernels, kernels_for, machine_code
 from app.facts.gpu import DeviceFacts, GpuFacts
 from app.facts.words import listed, one_line
 from app.outcome import Fault, Finding, failed, passed, skipped, warned
@@ -74,7 +74,7 @@ def architectures(facts: GpuFacts, plan: Plan) -> Finding:
         return device
     if not facts.architectures:
         return skipped("nothing says what torch's wheel was built for; the stack stage asks torch")
-    name = f"sm_{device.capability[0]}{device.capability[1]}"
+    name = machine_code(device.capability)
     built = listed(facts.architectures, 30, between=" ").strip() or "no name"
     source = f" ({one_line(facts.architectures_source)})" if facts.architectures_source else ""
     found = kernels_for(facts.architectures, device.capability)

@@ -6,7 +6,7 @@ import re
 
 from app.checks import Check
 from app.checks._packages import REBUILD, UNTOLD
-from app.facts.architectures import Kernels, kernels_for
+from app.facts.architectures import Kernels, kernels_for, machine_code
 from app.facts.host import HostFacts
 from app.facts.packages import BitsandbytesFacts, PackagesFacts
 from app.facts.words import listed, one_line
@@ -85,7 +85,7 @@ def _fits(library: BitsandbytesFacts, found: PackagesFacts, plan: Plan, expected
         if has[0] is Kernels.NONE is not has[1]:
             return failed(
                 f"{library.wanted} has no kernels for {plan.profile.title}, and torch has",
-                expected=f"sm_{wanted[0]}{wanted[1]}",
+                expected=machine_code(wanted),
                 actual=" ".join(kernels),
                 next_step=REBUILD,
             )

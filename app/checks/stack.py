@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from app.checks import Check
-from app.facts.architectures import Kernels, kernels_for
+from app.facts.architectures import Kernels, kernels_for, machine_code
 from app.facts.stack import StackFacts
 from app.outcome import Fault, Finding, failed, passed, skipped, warned
 from app.plan import Plan
@@ -20,7 +20,7 @@ def architectures(facts: StackFacts, plan: Plan) -> Finding:
     if wanted is None:
         return skipped(f"the profile {plan.profile.name} has no GPU to run kernels on")
     listed = " ".join(facts.architectures) or "none"
-    name = f"sm_{wanted[0]}{wanted[1]}"
+    name = machine_code(wanted)
     found = kernels_for(facts.architectures, wanted)
     if found is Kernels.BINARY:
         return passed(f"torch has kernels for {name}", expected=name, actual=listed)

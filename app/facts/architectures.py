@@ -17,6 +17,11 @@ class Kernels(StrEnum):
     NONE = "none"
 
 
+def machine_code(capability: tuple[int, int]) -> str:
+    """The architecture's name: `sm_90` for (9, 0)."""
+    return f"sm_{capability[0]}{capability[1]}"
+
+
 def kernels_for(architectures: Iterable[str], capability: tuple[int, int]) -> Kernels:
     """The best that a list such as `sm_75 sm_90 compute_90` has for a capability.
 
