@@ -194,11 +194,20 @@ def in_image(
     )
 
 
+def complaints(booted: Boot) -> list[Mapping[str, object]]:
+    """All but host.report_mount: the image is played, and its report lies where pytest's does."""
+    return [
+        check
+        for check in said(booted, "fail", "error", "warn")
+        if check["id"] != "host.report_mount"
+    ]
+
+
 @pytest.mark.parametrize("name", ["healthy_v100", "healthy_v100_32"])
 def test_a_healthy_v100_in_its_own_image_passes(tmp_path: Path, name: str) -> None:
     with in_image(SCENARIOS[name], tmp_path, V100_IMAGE) as booted:
         ended(booted, 0)
-        assert not said(booted, "fail", "error", "warn")
+        assert not complaints(booted)
         (architectures,) = (c for c in said(booted, "pass") if c["id"] == "gpu.architectures")
         assert "image.json" in architectures["reason"]
 
@@ -402,7 +411,7 @@ def test_compat_files_that_a_toolkit_mounted_among_the_nodes_are_no_mismatch(
     versions = {"libcuda": compat, "libnvidia_ptxjitcompiler": compat, "libnvidia_ml": node.driver}
     with in_image(node, tmp_path, H100_IMAGE, mounted(tmp_path, **versions)) as booted:
         ended(booted, 0)
-        assert not said(booted, "fail", "error", "warn")
+        assert not complaints(booted)
         passed = {check["id"]: check["reason"] for check in said(booted, "pass")}
         assert passed["gpu.libraries"].count(f"{compat} (compat)") == 2
         assert "CUDA 13.0 by forward compatibility" in passed["gpu.driver"]
