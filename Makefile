@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 .DEFAULT_GOAL := help
-.PHONY: help boot test image-test image-size chaos bench check format lock docs clean
+.PHONY: help boot test image-test gpu-test image-size chaos bench check format lock docs clean
 
 # Here and in CI Python may be told to write no bytecode: the stack then compiles itself
 # anew at every boot, which takes 12 seconds longer.
@@ -34,6 +34,10 @@ test: ## install the dev set too if needed, then run the tests
 image-test: ## build both images on a Docker engine and run them (IMAGES=h100 for one; starts an engine where root can)
 	@scripts/env.sh dev
 	@$(ENGINE) $(BIN)/python -m pytest tests/image $(IMAGES:%=--image %) $(ARGS)
+
+gpu-test: ## prove this machine's V100 or H100 with the locked H100 set (BOOT_BASE_MODEL_ID adds a model that lies here)
+	@scripts/env.sh dev
+	@$(BIN)/python -m pytest tests/gpu $(ARGS)
 
 image-size: ## measure images that are there, with their largest parts (TAGS=...)
 	@scripts/env.sh dev

@@ -14,13 +14,18 @@ from app.checks import (
     Check,
     adapter,
     cache,
+    cast,
     checkpoint,
+    fingerprint,
     forecast,
+    golden,
     gpu,
     host,
+    kernels,
     load,
     numerics,
     precision,
+    speed,
     stack,
 )
 from app.exits import ExitCode, exit_code
@@ -30,7 +35,8 @@ from app.stages import STAGES
 
 _CHECKS: tuple[tuple[Check[Any], ...], ...] = (
     *(host.CHECKS, gpu.CHECKS, cache.CHECKS, checkpoint.CHECKS, forecast.CHECKS),
-    *(stack.CHECKS, load.CHECKS, precision.CHECKS, adapter.CHECKS, numerics.CHECKS),
+    *(stack.CHECKS, kernels.CHECKS, load.CHECKS, precision.CHECKS, adapter.CHECKS),
+    *(cast.CHECKS, golden.CHECKS, numerics.CHECKS, fingerprint.CHECKS, speed.CHECKS),
 )
 _ANY_STAGE = "<stage>"
 _VARIABLE = "<VARIABLE>"

@@ -64,10 +64,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A named step of the boot."""
+    """A named step of the boot. `tells` is the check that says most of one that passed."""
 
     name: str
     parts: tuple[Part, ...]
+    tells: str = ""
 
 
 def run_stages(
@@ -96,19 +97,23 @@ def run_stage(stage: Stage, session: Session, sink: Sink) -> Status:
             sink.check(record)
         records += found
     status = combine([record.status for record in records])
-    sink.stage_finished(stage.name, status, headline(status, records))
+    sink.stage_finished(stage.name, status, headline(status, records, stage.tells))
     return status
 
 
-def headline(status: Status, records: Sequence[CheckRecord]) -> str:
-    """The reason that tells most: of what decides the exit status, else of what gave the status."""
+def headline(status: Status, records: Sequence[CheckRecord], tells: str = "") -> str:
+    """The reason that tells most: of what decides the exit status, else of what gave the status.
+
+    Of several that gave it, that of the check `tells`, else the first.
+    """
     if status.blocks:
         faults = [(record, record.fault) for record in records if record.fault is not None]
         deciding = worst(exit_code(fault) for _, fault in faults)
         first = next(record for record, fault in faults if exit_code(fault) is deciding)
         more = f" (+{len(faults) - 1} more)" if len(faults) > 1 else ""
         return f"{first.reason}{more}"
-    return next((record.reason for record in records if record.status is status), "")
+    reasons = {record.id: record.reason for record in records if record.status is status}
+    return reasons.get(tells) or next(iter(reasons.values()), "")
 
 
 def _run_part(

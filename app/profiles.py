@@ -13,13 +13,30 @@ GIB = 1024**3
 
 
 @dataclass(frozen=True, slots=True)
+class Floors:
+    """What a healthy card of this class surely reaches; a throttled or emulating one does not.
+
+    `matmul_flops` in floating operations per second and `copy_bytes` in bytes read and written per
+    second, both of the compute dtype; `speedup` is the matmul's against float32 on the same card.
+    """
+
+    matmul_flops: float
+    copy_bytes: float
+    speedup: float
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """What a class of hardware is and what a model on it may contain.
 
     Dtypes are torch's names without the module, for instance `float16`. `quant_dtypes` are allowed
     as `quant_state.dtype` and `Linear4bit.compute_dtype`, `float_dtypes` for every other floating
     parameter or buffer except LoRA, which is always float32. `environment` is set before any heavy
-    import.
+    import. `step_tokens` is the length of the training batch, None for `BOOT_MAX_SEQ_LENGTH`;
+    `cast_dtypes` are the dtypes to which the cast of the checkpoint is looked at; `floors` None
+    where no speed is promised. `evidence` is the committed result of this hardware, by its file:
+    without one, what only hardware can calibrate (speed, headroom, fingerprint, tolerances of
+    products) does no more than warn.
     """
 
     name: str
@@ -36,6 +53,10 @@ class Profile:
     rehearsal: bool
     default_model: str
     environment: tuple[tuple[str, str], ...]
+    step_tokens: int | None
+    cast_dtypes: tuple[str, ...]
+    floors: Floors | None
+    evidence: str
 
     @property
     def needs_gpu(self) -> bool:
@@ -62,6 +83,12 @@ V100 = Profile(
     rehearsal=False,
     default_model="unsloth/gemma-3n-E2B-it",
     environment=_GPU_ENVIRONMENT,
+    step_tokens=None,
+    cast_dtypes=("float16",),
+    # A third of the data sheet's 112 (PCIe) to 125 (SXM2) TFLOPS and 900 GB/s; float32 has 14 to 16
+    # TFLOPS there, and emulated bfloat16 is slower than that. No card has been measured yet.
+    floors=Floors(matmul_flops=37e12, copy_bytes=300e9, speedup=2.0),
+    evidence="",
 )
 
 H100 = Profile(
@@ -79,6 +106,12 @@ H100 = Profile(
     rehearsal=False,
     default_model="unsloth/gemma-3n-E2B-it",
     environment=_GPU_ENVIRONMENT,
+    step_tokens=None,
+    cast_dtypes=("bfloat16",),
+    # A third of the slowest Hopper board's data sheet (PCIe: 756 TFLOPS dense, 2.0 TB/s, and 51
+    # TFLOPS in float32). No card has been measured yet.
+    floors=Floors(matmul_flops=250e12, copy_bytes=650e9, speedup=2.0),
+    evidence="",
 )
 
 CPU = Profile(
@@ -103,6 +136,10 @@ CPU = Profile(
         # took 31 s beside one busy process on 2 cores, and 1.3 s with this.
         ("OMP_WAIT_POLICY", "PASSIVE"),
     ),
+    step_tokens=256,  # a rehearsal proves the way, not the length; 4096 would take minutes
+    cast_dtypes=("bfloat16", "float16"),  # what either card would make of the same files
+    floors=None,
+    evidence="bench/results/cpu.json",
 )
 
 PROFILES: MappingProxyType[str, Profile] = MappingProxyType(

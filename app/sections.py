@@ -33,6 +33,15 @@ class Section(BaseModel):
         return printable(data)
 
 
+class Kernel(Section):
+    """A kernel that was run on the device, in seconds: the first call, and one after it."""
+
+    library: str
+    name: str
+    first_s: float
+    again_s: float
+
+
 class Software(Section):
     """What computes: interpreter, packages (from metadata) and how they were imported."""
 
@@ -42,6 +51,8 @@ class Software(Section):
     cudnn: int | None = None
     device_type: str = ""  # unsloth.DEVICE_TYPE
     wheel_architectures: list[str] = Field(default_factory=list)
+    device: str = ""  # the card's name, or cpu
+    kernels: list[Kernel] = Field(default_factory=list)
 
 
 class Model(Section):
@@ -94,6 +105,7 @@ class ObservedPrecision(Section):
     forced_float32: bool | None = None
     model_dtype: str = ""
     not_judged: list[str] = Field(default_factory=list)  # non-persistent buffers
+    seconds: float = 0.0
 
 
 class Offender(Section):
@@ -106,7 +118,7 @@ class Offender(Section):
 
 
 class Precision(Section):
-    """Requested, resolved and observed apart; observed after `load` and after `adapter`."""
+    """Requested, resolved and observed apart; observed after `load`, `adapter` and `numerics`."""
 
     requested: RequestedPrecision
     resolved: ResolvedPrecision
@@ -126,40 +138,3 @@ class Adapter(Section):
     n_total: int  # scalar parameters, packed ones counted unpacked
     components: dict[str, dict[str, int]] = Field(default_factory=dict)
     targets: list[str] = Field(default_factory=list)  # names of projections, without their path
-
-
-class Weights(Section):
-    """The finite scan of parameters, persistent buffers and quant-state scales."""
-
-    n_scanned: int
-    n_not_finite: int
-    not_finite: list[str] = Field(default_factory=list)  # the first ten
-    largest_magnitude: float | None = None
-    largest_name: str = ""
-
-
-class Steps(Section):
-    """Training steps on one fixed, seeded batch."""
-
-    n_steps: int
-    learning_rate: float
-    n_tokens: int  # of the batch
-    modalities: list[str] = Field(default_factory=list)
-    losses: list[float | None] = Field(default_factory=list)
-    gradient_norms: list[float | None] = Field(default_factory=list)
-    n_pairs: int
-    n_pairs_with_gradient: int
-    n_pairs_unreachable: int  # by this batch, with the reason in the check
-    base_loss: float | None = None  # the same batch without the adapter
-    seconds: float = 0.0
-
-
-class Numerics(Section):
-    """What the device computes. Sections that no stage fills yet can only be None."""
-
-    weights: Weights | None = None
-    nf4: None = None
-    steps: Steps | None = None
-    headroom: None = None
-    speed: None = None
-    fingerprint: None = None

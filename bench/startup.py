@@ -22,7 +22,7 @@ from typing import Any
 from app.config import ModelRequest
 from app.engine.arguments import adapter_arguments
 from app.engine.environment import pin
-from app.profiles import CPU
+from app.profiles import CPU, Profile
 from bench.measure import Cost, Failed, cpu_model, measured, spread
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,20 +49,20 @@ class Run:
 def main(arguments: Sequence[str]) -> int:
     """Warm up, measure, tell."""
     options = _options(arguments)
-    environ = _environment(os.environ)
+    environ = environment(os.environ)
     rounds = []
     try:
-        job = _job(environ, options.steps)
+        job = job_of(environ, options.steps)
         for number in range(options.rounds + 1):
             runs = _round(environ, job, number)
-            _say(_line(number, runs))
+            say(_line(number, runs))
             if number:  # the first one fills the caches
                 rounds.append(runs)
     except Failed as failure:
-        _say(f"failed: {failure}")
+        say(f"failed: {failure}")
         return 1
     found = _summary(rounds, options.steps)
-    _say(_table(found))
+    say(_table(found))
     text = json.dumps(found, indent=2) + "\n"
     if options.out:
         options.out.write_text(text, encoding="utf-8")
@@ -78,7 +78,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _environment(inherited: Mapping[str, str]) -> dict[str, str]:
+def environment(inherited: Mapping[str, str]) -> dict[str, str]:
     """What all runs get: nothing of a user's BOOT_* settings, caches of our own."""
     kept = {name: text for name, text in inherited.items() if not name.startswith("BOOT_")}
     # Told to write no bytecode, Python compiles the stack anew in every process.
@@ -87,18 +87,18 @@ def _environment(inherited: Mapping[str, str]) -> dict[str, str]:
     return kept | {name: str(path) for name, path in ours.items()}
 
 
-def _job(environ: Mapping[str, str], steps: int) -> dict[str, Any]:
+def job_of(environ: Mapping[str, str], steps: int, profile: Profile = CPU) -> dict[str, Any]:
     """What the bare calls are to do: what a first boot has done, which builds the model too."""
-    report = _boot(environ, steps).told
+    report = boot(environ, steps, profile).told
     request = ModelRequest()
     return {
         "folder": report["model"]["folder"],
-        # As app/engine/loader.py has them on a CPU.
+        # As app/engine/loader.py has them.
         "load": {
             "max_seq_length": request.max_seq_length,
             "load_in_4bit": request.load_in_4bit,
-            "dtype": CPU.compute_dtype,
-            "device_map": {"": CPU.device},
+            "dtype": profile.compute_dtype,
+            "device_map": {"": 0 if profile.needs_gpu else profile.device},
             "use_exact_model_name": True,
             "offload_embedding": False,
             "use_gradient_checkpointing": request.use_gradient_checkpointing,
@@ -116,28 +116,32 @@ def _round(environ: Mapping[str, str], job: dict[str, Any], number: int) -> dict
     found = {}
     for kind in (*_KINDS[first:], *_KINDS[:first]):
         if kind == "boot":
-            found[kind] = _boot(environ, job["steps"])
+            found[kind] = boot(environ, job["steps"])
         else:
-            found[kind] = _bare(environ, job | ({"steps": 0} if kind == "bare" else {}))
+            found[kind] = bare(environ, job | ({"steps": 0} if kind == "bare" else {}))
     return found
 
 
-def _boot(environ: Mapping[str, str], steps: int) -> Run:
-    """A whole rehearsal by the command line."""
+def boot(environ: Mapping[str, str], steps: int, profile: Profile = CPU) -> Run:
+    """A whole boot by the command line."""
     with tempfile.TemporaryDirectory() as folder:
-        settings = {"BOOT_HARDWARE": CPU.name, "BOOT_REPORT_DIR": folder, "BOOT_STEPS": str(steps)}
+        settings = {
+            "BOOT_HARDWARE": profile.name,
+            "BOOT_REPORT_DIR": folder,
+            "BOOT_STEPS": str(steps),
+        }
         command = [sys.executable, "-P", "-m", "app.boot"]
         cost, _ = measured(command, {**environ, **settings}, ROOT, _LIMIT_S)
         report = json.loads((Path(folder) / "boot-report.json").read_text(encoding="utf-8"))
-    if report["verdict"] != "pass":
+    if report["verdict"] == "fail":
         raise Failed(f"the boot's verdict is {report['verdict']}")
     return Run(cost, report)
 
 
-def _bare(environ: Mapping[str, str], job: dict[str, Any]) -> Run:
+def bare(environ: Mapping[str, str], job: dict[str, Any], profile: Profile = CPU) -> Run:
     """The library calls alone, under the very variables that the worker sets for itself."""
     pinned = dict(environ)
-    pin(CPU, pinned)
+    pin(profile, pinned)
     command = [sys.executable, "-P", "-m", "bench.bare", json.dumps(job)]
     cost, output = measured(command, pinned, ROOT, _LIMIT_S)
     told = json.loads(output.splitlines()[-1])
@@ -220,7 +224,8 @@ def _line(number: int, runs: dict[str, Run]) -> str:
     return f"{name}: " + ", ".join(f"{kind} {runs[kind].cost.wall_s:.1f} s" for kind in _KINDS)
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """A line for whoever watches; the result goes to standard output."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 

@@ -53,7 +53,7 @@ def judged(model: Any, plan: Plan) -> Verdicts:
 
     assert plan.resolved is not None
     facts = census.take(model, read_checkpoint(plan.resolved.folder))
-    section = precision.section(facts, None, plan)
+    section = precision.section([facts], plan)
     named = {
         "offenders": [each.name for each in section.offenders],
         "packed": [layer.name for layer in facts.packed],

@@ -1,7 +1,8 @@
 """Tiny models of families that the product never names: the rules must hold for them as they are.
 
-Gemma 3 has a vision tower and, under older keys, a renaming on load; Qwen3-MoE has routers and
-experts that transformers 5 fuses into one parameter. Built in the child process that boots them.
+Gemma 3 has a vision tower and, under older keys, a renaming on load; Qwen3-MoE, one of
+`tests.tiny_models`, has routers and experts that transformers 5 fuses into one parameter. Built in
+the child process that boots them.
 """
 
 from __future__ import annotations
@@ -10,21 +11,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from tests.broken_files import rewrite
-from tests.tiny_models import tiny_model
+from tests.broken_files import copy, rewrite
+from tests.tiny_models import SIZES, tiny_model
 
-_TEXT: dict[str, Any] = {
-    "vocab_size": 320,
-    "hidden_size": 128,
-    "intermediate_size": 256,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+_TEXT: dict[str, Any] = {**SIZES, "head_dim": 32}
 
 
 def gemma3(folder: Path) -> Path:
@@ -63,12 +53,7 @@ def gemma3_renamed(folder: Path) -> Path:
 
 def qwen3_moe(folder: Path) -> Path:
     """Qwen3-MoE with four experts, bfloat16."""
-    import torch
-    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
-
-    config = Qwen3MoeConfig(**_TEXT, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64)
-    torch.manual_seed(0)
-    return _saved(Qwen3MoeForCausalLM(config), folder)
+    return copy(tiny_model("qwen3moe-bf16"), folder)
 
 
 def qwen2_vl(folder: Path) -> Path:
@@ -78,8 +63,7 @@ def qwen2_vl(folder: Path) -> Path:
 
     vision = {"depth": 1, "embed_dim": 64, "hidden_size": 128, "num_heads": 2, "patch_size": 8}
     rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 6, 6]}
-    text = {key: value for key, value in _TEXT.items() if key != "head_dim"}
-    config = Qwen2VLConfig(text_config=text | {"rope_parameters": rope}, vision_config=vision)
+    config = Qwen2VLConfig(text_config=SIZES | {"rope_parameters": rope}, vision_config=vision)
     torch.manual_seed(0)
     return _saved(Qwen2VLForConditionalGeneration(config), folder)
 

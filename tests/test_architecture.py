@@ -32,7 +32,7 @@ BELOW = {
     "slippage": {"config", "profiles"},
     "image": {"errors", "outcome", "plan", "profiles"},
     "facts": {"outcome", "plan", "profiles"},
-    "checks": LEAVES | {"plan", "facts", "sections"},
+    "checks": LEAVES | {"plan", "facts", "sections", "sections_numerics"},
     "probes": LEAVES | {"errors", "plan", "facts", "rehearsal"},
     "engine": LEAVES | {"errors", "plan", "facts", "slippage"},
     "bake": LEAVES | {"errors", "plan", "facts", "image", "probes", "checks", "engine"},
@@ -170,7 +170,9 @@ def test_every_rule_of_the_precision_contract_is_asked() -> None:
 def test_checks_are_named_after_their_stage_and_each_once(name: str) -> None:
     ids = [check.id for check in importlib.import_module(f"app.checks.{name}").CHECKS]
     assert len(set(ids)) == len(ids)
-    stage = {"forecast": "checkpoint"}.get(name, name)
+    parts = {"forecast": "checkpoint", "kernels": "stack"}
+    parts |= dict.fromkeys(("cast", "golden", "fingerprint", "speed"), "numerics")
+    stage = parts.get(name, name)
     assert all(check_id.startswith(f"{stage}.") for check_id in ids)
 
 

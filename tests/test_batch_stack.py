@@ -33,11 +33,11 @@ def test_the_chat_is_cut_to_the_batchs_length_and_starts_a_turn(
     llama: tuple[Any, Any, Plan],
 ) -> None:
     model, tokenizer, plan = llama
-    from app.engine.batch import TOKENS, make
+    from app.engine.batch import make
 
     batch = make(model, tokenizer, plan, TEXT)
-    assert (batch.n_tokens, batch.modalities, batch.notes) == (TOKENS, ("text",), ())
-    assert batch.n_supervised == TOKENS - 1
+    assert (batch.n_tokens, batch.modalities, batch.notes) == (256, ("text",), ())
+    assert batch.n_supervised == 255
     start = tokenizer.decode(batch.inputs["input_ids"][0, :2])
     assert start == "<s><|user|>"
 
@@ -48,6 +48,60 @@ def test_a_short_context_bounds_it(llama: tuple[Any, Any, Plan]) -> None:
 
     short = replace(plan, request=replace(plan.request, max_seq_length=32))
     assert make(model, tokenizer, short, TEXT).n_tokens == 32
+
+
+def at_length(plan: Plan, tokens: int, step_tokens: int | None = None) -> Plan:
+    """As a profile whose steps have the length that is asked for, or this one."""
+    profile = replace(plan.profile, step_tokens=step_tokens)
+    return replace(plan, profile=profile, request=replace(plan.request, max_seq_length=tokens))
+
+
+@pytest.mark.parametrize(
+    ("asked", "step_tokens", "expected"),
+    [(1500, None, 1500), (1500, 700, 700), (500, 700, 500), (99999, None, 2048)],
+)
+def test_its_length_is_the_longest_that_profile_request_and_model_allow(
+    llama: tuple[Any, Any, Plan], asked: int, step_tokens: int | None, expected: int
+) -> None:
+    model, tokenizer, plan = llama
+    from app.engine.batch import make
+
+    batch = make(model, tokenizer, at_length(plan, asked, step_tokens), TEXT)
+    assert (batch.n_tokens, batch.notes) == (expected, ())
+
+
+def test_a_long_batch_has_the_media_and_an_answer_that_fills_it(
+    gemma: tuple[Any, Any, Plan],
+) -> None:
+    model, tokenizer, plan = gemma
+    from app.engine.batch import make
+
+    batch = make(model, tokenizer, at_length(plan, 900), {"language", "projector", "audio"})
+    assert (batch.n_tokens, batch.modalities, batch.notes) == (900, ("text", "image", "audio"), ())
+    ids = batch.inputs["input_ids"]
+    assert int((ids == model.config.image_token_id).sum()) == 4
+    assert ids.shape == batch.inputs["labels"].shape == batch.inputs["attention_mask"].shape
+
+
+def test_a_prompt_ends_where_the_template_opens_the_answer(llama: tuple[Any, Any, Plan]) -> None:
+    model, tokenizer, plan = llama
+    from app.engine.batch import prompt
+
+    inputs, note = prompt(model, tokenizer, plan)
+    assert note == ""
+    assert tokenizer.decode(inputs["input_ids"][0]).endswith("<|assistant|>")
+    assert inputs["attention_mask"].shape == inputs["input_ids"].shape
+
+
+def test_a_prompt_of_another_models_tokenizer_is_seeded_ids(
+    llama: tuple[Any, Any, Plan], gemma: tuple[Any, Any, Plan]
+) -> None:
+    model, _, plan = llama
+    from app.engine.batch import prompt
+
+    inputs, note = prompt(model, gemma[1], plan)
+    assert int(inputs["input_ids"].max()) < model.get_input_embeddings().weight.shape[0]
+    assert "exceed" in note
 
 
 def test_it_is_the_same_each_time_and_draws_from_no_global_generator(
@@ -117,19 +171,19 @@ def test_without_a_usable_template_it_is_plain_text(
     llama: tuple[Any, Any, Plan], template: str | None, why: str
 ) -> None:
     model, tokenizer, plan = llama
-    from app.engine.batch import TOKENS, make
+    from app.engine.batch import make
 
     kept, tokenizer.chat_template = tokenizer.chat_template, template
     try:
         batch = make(model, tokenizer, plan, TEXT)
     finally:
         tokenizer.chat_template = kept
-    assert batch.n_tokens == TOKENS
+    assert batch.n_tokens == 256
     assert batch.notes[0].startswith(f"plain text, no chat: {why}")
 
 
 def test_an_error_outside_the_template_is_no_matter_of_the_templates() -> None:
-    from app.engine.batch import _chat
+    from app.engine.chat import chat
 
     class Broken:
         chat_template = "{{ messages }}"
@@ -138,7 +192,7 @@ def test_an_error_outside_the_template_is_no_matter_of_the_templates() -> None:
             raise TypeError
 
     with pytest.raises(TypeError):
-        _chat(Broken(), plan_for("llama-nf4"), [], 4, tokenize=False)
+        chat(Broken(), 1)
 
 
 @pytest.mark.parametrize(("n", "why"), [(0, "are 0"), (1, "are 1"), (2, "")])

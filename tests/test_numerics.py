@@ -11,18 +11,24 @@ from typing import Any
 import pytest
 
 from app.checks.numerics import CHECKS, section
-from app.config import ModelRequest
+from app.config import GradientCheckpointingT, ModelRequest
+from app.facts.headroom import HeadroomFacts, Largest
 from app.facts.numerics import (
     FileTensor,
+    GenerationFacts,
+    LeftFacts,
+    MemoryUse,
     NotFinite,
     NumericsFacts,
     PairGradient,
+    Recomputed,
     StepFacts,
     WeightFacts,
 )
 from app.outcome import Fault, Finding, Severity, Status
 from app.plan import Plan
-from app.profiles import CPU, H100, Profile
+from app.profiles import CPU, H100, V100, Profile
+from app.sections_numerics import Generation, Steps
 
 PLAN = Plan(CPU, ModelRequest(), Path("reports"), steps=3)
 WEIGHTS = WeightFacts(n_scanned=2, n_bytes=8, largest_magnitude=1.0, largest_name="w")
@@ -41,8 +47,14 @@ STEPS = StepFacts(
     bad_gradients=(),
     pairs=(PairGradient("q_proj", a=True, b=True),),
     n_watched=5,
+    tokens_per_s=1000.0,
+    recomputed=Recomputed(n_layers=2, n_again=2),
+    memory=MemoryUse(peak=1 << 30, low=1 << 29, high=1 << 31),
 )
-GOOD = NumericsFacts(WEIGHTS, STEPS)
+SAID = GenerationFacts(n_prompt=20, tokens=(5, 6), largest=(3.5, 2.5))
+LEFT = LeftFacts(n_compared=40)
+ROOM = HeadroomFacts((Largest("LlamaMLP", "layers.0.mlp", 2.0, "bfloat16"),), n_modules=1)
+GOOD = NumericsFacts(WEIGHTS, STEPS, generation=SAID, headroom=ROOM, left=LEFT)
 # The same tensor as the file has it; float16 ends at 65504.
 TOO_LARGE = FileTensor("bfloat16", finite=True, largest=1e5)
 SMALL = FileTensor("bfloat16", finite=True, largest=3.0)
@@ -52,6 +64,10 @@ INFINITE = FileTensor("bfloat16", finite=False, largest=inf)
 def judged(facts: NumericsFacts, plan: Plan = PLAN) -> dict[str, Finding]:
     found = {check.id.removeprefix("numerics."): check.judge(facts, plan) for check in CHECKS}
     return {name: finding for name, finding in found.items() if finding.status is not Status.PASS}
+
+
+def judged_one(name: str, facts: NumericsFacts, plan: Plan) -> Finding:
+    return next(c for c in CHECKS if c.id == f"numerics.{name}").judge(facts, plan)
 
 
 def with_steps(**change: Any) -> NumericsFacts:
@@ -90,6 +106,27 @@ def test_the_file_tells_whose_fault_it_is(entry: NotFinite, fault: Fault) -> Non
     assert "w" in found["weights_finite"].reason
 
 
+@pytest.mark.parametrize(
+    ("entry", "fault"),
+    [
+        # Packed from a float16 that could not hold the weight; the offset of nested scales is NaN.
+        (NotFinite("w", "absmax", "float32", 0, 1, TOO_LARGE), Fault.PRECISION),
+        (NotFinite("w", "absmax", "float32", 1, 0, TOO_LARGE), Fault.PRECISION),
+        # A norm, cast to float16 and brought up again.
+        (NotFinite("w", "parameter", "float32", 0, 1, TOO_LARGE), Fault.PRECISION),
+        (NotFinite("w", "parameter", "float32", 0, 1, SMALL), Fault.NUMERICS),
+        (NotFinite("w", "parameter", "float32", 0, 1), Fault.NUMERICS),
+        (NotFinite("w", "absmax", "float32", 0, 1), Fault.NUMERICS),
+    ],
+)
+def test_on_a_float16_card_what_the_file_holds_beyond_it_is_the_casts_fault(
+    entry: NotFinite, fault: Fault
+) -> None:
+    facts = replace(GOOD, weights=replace(WEIGHTS, not_finite=(entry,)))
+    found = judged_one("weights_finite", facts, replace(PLAN, profile=V100))
+    assert (found.status, found.fault) == (Status.FAIL, fault)
+
+
 def test_non_persistent_buffers_are_listed_and_not_judged() -> None:
     """Gemma 3n's gradient_clipping is inf in float16 on every healthy V100."""
     facts = replace(GOOD, weights=replace(WEIGHTS, not_judged=("a.gradient_clipping",)))
@@ -102,9 +139,9 @@ def test_tensors_on_meta_end_the_stage_before_a_step() -> None:
     weights = replace(WEIGHTS, on_meta=("model.norm.weight",))
     found = judged(NumericsFacts(weights, None, "1 tensors have no data"))
     assert found["weights_finite"].fault is Fault.PRECISION
-    assert {each.status for name, each in found.items() if name != "weights_finite"} == {
-        Status.SKIP
-    }
+    others = {name: each.status for name, each in found.items() if name != "weights_finite"}
+    assert set(others.values()) == {Status.SKIP}
+    assert len(others) == len(CHECKS) - 1
 
 
 @pytest.mark.parametrize(
@@ -145,12 +182,14 @@ def test_losses_that_are_no_numbers_fail_one_check_and_the_rest_is_skipped() -> 
         "gradients_finite",
         "gradient_reaches_every_pair",
     }
+    silent = judged(replace(with_steps(**NO_NUMBERS), generation=None))
+    assert silent["generation"].status is Status.SKIP
 
 
 @pytest.mark.parametrize(
     ("profile", "largest", "fault", "named"),
     [
-        (CPU, 2.5, Fault.DATA_INVALID, "largest magnitude 2.5 in w"),  # no device to quarantine
+        (CPU, 2.5, Fault.NUMERICS, "the weights are finite, largest 2.5 in w"),
         (CPU, 1e30, Fault.DATA_INVALID, "w holds 1e+30"),
         (H100, 1e30, Fault.DATA_INVALID, "w holds 1e+30"),
         (H100, 2.5, Fault.NUMERICS, "a loss is not finite"),
@@ -186,6 +225,7 @@ def test_without_any_gradient_more_steps_are_not_recommended() -> None:
     assert {name: each.status for name, each in found.items()} == {
         "gradient_reaches_every_pair": Status.FAIL,
         "loss_falls": Status.SKIP,
+        "gradient_checkpointing": Status.SKIP,
     }
 
 
@@ -229,8 +269,126 @@ def test_the_losses_may_differ_by_a_unit_of_the_compute_dtype() -> None:
 
 
 def test_the_section_has_no_nan() -> None:
-    made = section(with_steps(losses=(6.25, nan, inf), gradient_norms=(nan, 1.0, 1.0)))
-    assert made.steps is not None
-    assert made.steps.losses == [6.25, None, None]
-    json.dumps(made.model_dump(), allow_nan=False)
-    assert section(replace(GOOD, steps=None)).steps is None
+    facts = with_steps(losses=(6.25, nan, inf), gradient_norms=(nan, 1.0, 1.0))
+    said = replace(SAID, largest=(nan, 1.0))
+    made = section(replace(facts, generation=said))
+    assert isinstance(made["steps"], Steps)
+    assert made["steps"].losses == [6.25, None, None]
+    json.dumps({name: each.model_dump() for name, each in made.items()}, allow_nan=False)
+    assert set(made) == {"weights", "steps", "generation", "headroom"}
+    assert set(section(NumericsFacts(WEIGHTS, None, "no pair"))) == {"weights"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "n_again", "offloaded", "status", "words"),
+    [
+        ("unsloth", 2, True, Status.PASS, "2 of 2 layers ran again, hidden states moved"),
+        ("unsloth", 2, False, Status.PASS, "on: 2 of 2 layers ran again"),
+        (True, 1, False, Status.PASS, "1 of 2 layers"),  # a tower may have no support for it
+        (False, 0, False, Status.PASS, "off"),
+        (True, 0, False, Status.WARN, "off, which costs more memory"),
+        ("unsloth", 0, False, Status.WARN, "off, which costs more memory"),
+        (False, 2, False, Status.WARN, "on, which costs a forward pass"),
+    ],
+)
+def test_checkpointing_that_is_not_as_asked_warns(
+    asked: GradientCheckpointingT, n_again: int, offloaded: bool, status: Status, words: str
+) -> None:
+    plan = replace(PLAN, request=ModelRequest(use_gradient_checkpointing=asked))
+    facts = with_steps(recomputed=Recomputed(2, n_again, offloaded))
+    found = judged_one("gradient_checkpointing", facts, plan)
+    assert found.status is status
+    assert words in found.reason
+
+
+def test_pairs_outside_of_every_layer_say_nothing_of_checkpointing() -> None:
+    found = judged_one("gradient_checkpointing", with_steps(recomputed=Recomputed()), PLAN)
+    assert found.status is Status.SKIP
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("memory", "change", "status", "words"),
+    [
+        (MemoryUse(3 * GIB, GIB, 2 * GIB), {}, Status.WARN, "1.0 GiB more than the forecast"),
+        (MemoryUse(2 * GIB, GIB, 2 * GIB), {}, Status.PASS, "no more memory"),
+        (MemoryUse(GIB // 2, GIB, 2 * GIB), {}, Status.PASS, "no more memory"),
+        (MemoryUse(None, GIB, 2 * GIB), {}, Status.SKIP, "does not tell"),
+        (MemoryUse(GIB, no_forecast="no shapes"), {}, Status.SKIP, "no shapes; 1.0 GiB"),
+        (MemoryUse(3 * GIB, GIB, 2 * GIB), {"modalities": ("text", "image")}, Status.SKIP, "text"),
+    ],
+)
+def test_more_memory_than_forecast_warns_with_both_numbers(
+    memory: MemoryUse, change: dict[str, Any], status: Status, words: str
+) -> None:
+    found = judged_one("memory_as_forecast", with_steps(memory=memory, **change), PLAN)
+    assert found.status is status
+    assert words in found.reason
+    if status is Status.WARN:
+        assert "3.0 GiB" in found.reason
+        assert "2.0 GiB" in found.reason
+
+
+def test_what_was_not_put_back_is_named_and_breaks_the_contract() -> None:
+    changed = ("bytes of q_proj.lora_B.default.weight", "training of model")
+    check = next(check for check in CHECKS if check.id == "numerics.left_as_found")
+    found = check.judge(replace(GOOD, left=replace(LEFT, changed=changed)), PLAN)
+    assert (found.status, found.fault or check.fault) == (Status.FAIL, Fault.PRECISION)
+    assert all(name in found.reason for name in changed)
+
+
+@pytest.mark.parametrize(("kept", "status"), [(300, Status.PASS), (301, Status.WARN)])
+def test_memory_beyond_the_libraries_work_space_is_missed(kept: int, status: Status) -> None:
+    left = replace(LEFT, kept_bytes=kept, workspace_bytes=300)
+    assert judged_one("left_as_found", replace(GOOD, left=left), PLAN).status is status
+
+
+@pytest.mark.parametrize("bad", [nan, inf])
+@pytest.mark.parametrize(
+    ("profile", "largest", "fault"),
+    [(CPU, 2.5, Fault.NUMERICS), (H100, 2.5, Fault.NUMERICS), (H100, 1e30, Fault.DATA_INVALID)],
+)
+def test_logits_that_are_no_numbers_are_blamed_like_losses(
+    bad: float, profile: Profile, largest: float, fault: Fault
+) -> None:
+    facts = replace(
+        GOOD,
+        weights=replace(WEIGHTS, largest_magnitude=largest),
+        generation=replace(SAID, largest=(1.0, bad)),
+    )
+    found = judged(facts, replace(PLAN, profile=profile))
+    assert {name: (each.status, each.fault) for name, each in found.items()} == {
+        "generation": (Status.FAIL, fault)
+    }
+
+
+def test_a_model_that_cannot_generate_only_warns() -> None:
+    said = GenerationFacts(n_prompt=20, problem="NotImplementedError: no cache")
+    found = judged(replace(GOOD, generation=said))
+    assert {name: each.status for name, each in found.items()} == {"generation": Status.WARN}
+    assert "NotImplementedError: no cache" in found["generation"].reason
+    made = section(replace(GOOD, generation=said))["generation"]
+    assert isinstance(made, Generation)
+    assert (made.n_tokens, made.largest_logit, made.problem) == (0, None, said.problem)
+
+
+def test_one_token_is_enough() -> None:
+    """The model may end its answer at once."""
+    assert judged(replace(GOOD, generation=replace(SAID, tokens=(2,), largest=(1.0,)))) == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "finite"),
+    [
+        ({}, True),
+        ({"base_loss": nan}, False),
+        ({"start_loss": inf}, False),
+        ({"losses": (nan,)}, False),
+        ({"gradient_norms": (inf,)}, False),
+        ({"bad_gradients": ("q_proj.lora_B",)}, False),
+    ],
+)
+def test_steps_are_finite_when_every_number_is(change: dict[str, Any], finite: bool) -> None:
+    assert replace(STEPS, **change).finite is finite

@@ -22,7 +22,7 @@ def test_a_healthy_census_passes_on_every_profile(profile: Profile) -> None:
     assert [check.judge(census, plan).status for check in precision.CHECKS] == [
         Status.PASS for _ in precision.CHECKS
     ]
-    section = precision.section(census, census, plan)
+    section = precision.section([census, census], plan)
     assert section.offenders == []
     assert section.observed["load"].dtypes["norm"] == {"float32": 1}
     assert section.observed["adapter"].n_packed_layers == 1
@@ -63,7 +63,7 @@ def test_a_forbidden_dtype_anywhere_is_always_caught_by_name(
     odd = {each.name for each in found if each.dtype.startswith("float8")}
     assert odd <= named
     # And what blocks is what the section counts.
-    section = precision.section(census, None, plan)
+    section = precision.section([census], plan)
     assert bool(broken(census, plan)) == bool(section.n_offenders)
 
 
@@ -151,7 +151,7 @@ def test_the_section_shows_the_first_ten_and_counts_all() -> None:
     census = healthy(V100)
     many = tuple(tensor(V100, f"w{index}", "bfloat16") for index in range(25))
     census = replace(census, tensors=(*census.tensors, *many))
-    section = precision.section(census, census, plan_for(V100))
+    section = precision.section([census, census], plan_for(V100))
     assert len(section.offenders) == 10
     assert section.n_offenders == {"other": 25}
     reason = broken(census, plan_for(V100))["precision.forbidden_dtypes"]

@@ -1,7 +1,7 @@
 """The precision contract on the real stack: what is healthy passes, what is broken is named.
 
-The models are judged in one child process (`tests.judge_models`), Unsloth's CUDA branches in one
-more for each card (`tests.shadow_cuda`).
+The models are judged in one child process (`tests.judge_models`). What Unsloth's CUDA branches make
+of them is in `tests.test_shadow_stack`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import pytest
 
 from tests import broken_files
 from tests.broken_models import LAYER, OTHER_LAYER
-from tests.tiny_models import tiny_model
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 
@@ -25,19 +24,15 @@ GOOD = ("pass", "skip")
 NOT_CHECKS = ("offenders", "packed", "fates", "first", "raised")
 
 
-def child(module: str, *arguments: str, timeout: float = 300) -> None:
-    """Run a module of the tests in a process of its own."""
-    command = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Judged in a process of its own."""
     out = tmp_path_factory.mktemp("models") / "verdicts.json"
-    child("tests.judge_models", str(out))
+    command = [sys.executable, "-m", "tests.judge_models", str(out)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
     return found
 
@@ -165,15 +160,3 @@ def test_broken_models_are_named_though_their_first_parameter_is_right(
 @pytest.mark.parametrize("case", ["healthy", "dequantised"])
 def test_what_unsloth_makes_on_a_v100_passes(cases: dict[str, Any], case: str) -> None:
     assert wrong(cases[f"v100: {case}"]) == {}
-
-
-@pytest.mark.parametrize("profile", ["v100", "h100"])
-def test_the_cuda_branches_leave_the_profiles_dtypes(profile: str, tmp_path: Path) -> None:
-    """The checkpoint packs a layer that its own configuration skips: dequantised on load."""
-    folder = broken_files.copy(tiny_model("gemma3n-nf4"), tmp_path / "model")
-    broken_files.skip(folder, broken_files.SKIPPED)
-    child("tests.shadow_cuda", profile, str(folder), str(tmp_path / "out.json"))
-    found = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
-    for look in ("load", "adapter"):
-        assert wrong(found[look]) == {}
-        assert found[look]["fates"] == ["dequantised", "linear4bit"]

@@ -18,7 +18,7 @@ import pytest
 from app.outcome import Severity, Status
 from app.report import REPORT_NAME, CheckRecord, Identity, Report, json_schema
 from app.report_file import ReportFile
-from app.sections import Steps
+from app.sections_numerics import Steps
 
 SCHEMA = Path(__file__).resolve().parent.parent / "docs" / "boot-report.schema.json"
 

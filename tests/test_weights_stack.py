@@ -163,6 +163,55 @@ def test_checksums_see_any_one_byte() -> None:
         assert checksums(module, frozenset()) == before
 
 
+def table_sum(words: Any) -> int:
+    from app.engine.weights import byte_sum
+
+    return int(byte_sum(words))
+
+
+@pytest.mark.parametrize("n_bytes", [1, 9, 8 * 16381 - 1, 8 * 16381, 8 * 16381 + 1, 500_003])
+def test_a_sum_sees_each_bit_at_each_end_of_its_table(n_bytes: int) -> None:
+    import torch
+
+    raw = torch.arange(n_bytes, dtype=torch.int64).to(torch.uint8)
+    before = table_sum(raw)
+    for place in {0, n_bytes // 2, min(8 * 16381 - 1, n_bytes - 1), n_bytes - 1}:
+        for bit in range(8):
+            raw[place] ^= 1 << bit
+            assert table_sum(raw) != before
+            raw[place] ^= 1 << bit
+    assert table_sum(raw) == before
+
+
+@pytest.mark.parametrize("n_rows", [2, 64])
+@pytest.mark.parametrize("width", [1, 64, 4096])
+def test_a_sum_sees_exchanged_rows(n_rows: int, width: int) -> None:
+    import torch
+
+    rows = torch.randn(n_rows, width, generator=torch.Generator().manual_seed(0))
+    before = table_sum(rows)
+    for other in range(1, n_rows):
+        rows[[0, other]] = rows[[other, 0]]
+        assert table_sum(rows) != before
+        rows[[0, other]] = rows[[other, 0]]
+    assert table_sum(rows) == before
+
+
+def test_a_sum_depends_on_no_thread_count_layout_or_place_in_memory() -> None:
+    import torch
+
+    table = torch.randn(700, 1000, generator=torch.Generator().manual_seed(0))
+    before = table_sum(table)
+    torch.set_num_threads(2)
+    try:
+        assert table_sum(table) == before
+    finally:
+        torch.set_num_threads(1)
+    assert table_sum(table.T.contiguous().T) == before
+    aside = torch.empty(table.numel() + 1)[1:]  # its bytes begin between two words
+    assert table_sum(aside.copy_(table.reshape(-1))) == before
+
+
 def test_what_is_skipped_by_identity_is_not_summed() -> None:
     import torch
 

@@ -1,26 +1,39 @@
 """Tiny real models for tests, built once per content and cached below the repository's `.cache`.
 
 `tiny_model(kind)` imports no torch: a child process (`python -m tests.tiny_models KIND-KEY`)
-builds. Gemma 3n comes from the product's own builder, Llama and Qwen2 from this file.
+builds. Gemma 3n comes from the product's own builder, the text models from this file: a kind is a
+family and the form of its file, `nf4` is packed.
 """
 
 import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from app import rehearsal
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-Kind = Literal["gemma3n-nf4", "gemma3n-bf16", "llama-bf16", "llama-nf4", "qwen-bf16", "qwen-nf4"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+Kind = Literal[
+    "gemma3n-nf4",
+    "gemma3n-bf16",
+    "llama-bf16",
+    "llama-nf4",
+    "qwen-bf16",
+    "qwen-nf4",
+    "gemma3-bf16",
+    "gemma3-nf4",
+    "phi3-nf4",
+    "qwen3moe-bf16",
+]
+# Where a rehearsal adapts every projection. Of experts that are one tensor it cannot: Unsloth's CPU
+# backend does not reach them, its CUDA path does.
+KINDS: tuple[Kind, ...] = tuple(kind for kind in get_args(Kind) if kind != "qwen3moe-bf16")
 
-_ROOT = Path(__file__).resolve().parents[1]
-CACHE = _ROOT / ".cache" / "tiny-models"
-_BUILDER = _ROOT / "app" / "engine" / "tiny.py"
+CACHE = Path(__file__).resolve().parents[1] / ".cache" / "tiny-models"
+_BUILDER = Path(rehearsal.__file__).with_name("engine") / "tiny.py"
 # A build takes about 10 s alone on 2 cores; several may share them.
 _TIMEOUT_S = 180.0
 _SEED = 3407
@@ -66,29 +79,46 @@ def _tokenizer() -> "PreTrainedTokenizerFast":
     )
 
 
-def _plain_model(family: str) -> "PreTrainedModel":
-    """Two layers, grouped-query attention; Llama with a head of its own, Qwen2 with a tied one."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+# Two layers with grouped-query attention, in every width a multiple of NF4's block of 64.
+SIZES: dict[str, Any] = {
+    "vocab_size": _VOCAB,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+# Family -> the start of its class names in transformers, and what is its own: Llama has a head that
+# is no embedding, Phi-3 fused projections, Qwen3-MoE experts that transformers 5 fuses.
+_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {}),
+    "qwen": ("Qwen2", {"tie_word_embeddings": True}),
+    "phi3": ("Phi3", {}),
+    "gemma3": ("Gemma3", {"head_dim": 32}),
+    "qwen3moe": (
+        "Qwen3Moe",
+        {
+            "head_dim": 32,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 64,
+        },
+    ),
+}
 
-    sizes = {
-        "vocab_size": _VOCAB,
-        "hidden_size": 128,
-        "intermediate_size": 256,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 2048,
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    }
+
+def _plain_model(family: str) -> "PreTrainedModel":
+    import torch
+    import transformers
+
+    prefix, own = _FAMILIES[family]
+    model_class: Any = getattr(transformers, f"{prefix}ForCausalLM")
     torch.manual_seed(_SEED)
-    model: PreTrainedModel
-    if family == "llama":
-        model = LlamaForCausalLM(LlamaConfig(**sizes))
-    else:
-        model = Qwen2ForCausalLM(Qwen2Config(**sizes, tie_word_embeddings=True))
+    model: PreTrainedModel = model_class(model_class.config_class(**SIZES | own))
     return model.to(torch.bfloat16).eval()
 
 

@@ -8,6 +8,7 @@ from app.bake.lock import differences
 from app.bake.scene import Scene
 from app.checks import stack
 from app.facts.architectures import Kernels, kernels_for, machine_code
+from app.facts.cudnn import OLDEST_SINCE, serves
 from app.facts.driver_branches import FIRST_BRANCH, least_driver
 from app.facts.packages import canonical
 from app.facts.stack import StackFacts
@@ -19,8 +20,6 @@ from app.probes.wheel import torch_architectures
 _REBUILD = "build the environment anew from the lock, and install nothing beside it"
 _ALL = 1000  # packages that a finding may name: a build log has room for every one
 _CUDNN = re.compile(r"nvidia-cudnn-cu\d+")
-# NVIDIA's support matrix: 9.11 drops every device below 7.5.
-_CUDNN_WITHOUT_VOLTA, _OLDEST_SINCE = (9, 11), (7, 5)
 
 
 def changes(scene: Scene) -> dict[str, str]:
@@ -138,9 +137,9 @@ def cudnn(scene: Scene) -> Finding:
 def _cudnn_fits(told: str, scene: Scene) -> Finding:
     wanted = scene.plan.profile.compute_capability
     number = tuple(int(part) for part in told.split("."))
-    if wanted is None or wanted >= _OLDEST_SINCE:
+    if wanted is None or wanted >= OLDEST_SINCE:
         return passed(f"cuDNN {told}, as its library says")
-    if number[:2] >= _CUDNN_WITHOUT_VOLTA:
+    if not serves(number, wanted):
         return failed(
             f"cuDNN {told} has no kernels for {scene.plan.profile.title}",
             expected="cuDNN before 9.11, the last releases with Volta",

@@ -13,12 +13,12 @@ _FLOAT16_MAX = 65504.0
 NODE_STEP = "run the boot on another node; if it passes there, take this one out of service"
 
 
-def blame(found: tuple[NotFinite, ...]) -> tuple[Fault, str, str]:
+def blame(found: tuple[NotFinite, ...], plan: Plan) -> tuple[Fault, str, str]:
     """What made them so, by what the checkpoint's file holds under the same name."""
     if any(entry.file is not None and not entry.file.finite for entry in found):
         step = "use another copy or revision of the checkpoint"
         return Fault.DATA_INVALID, "they are not finite in the file either", step
-    if all(_cast_overflow(entry) for entry in found):
+    if all(_cast_overflow(entry, plan) for entry in found):
         step = "use hardware that computes in bfloat16, or a checkpoint whose weights fit float16"
         return Fault.PRECISION, "a cast to float16 overflowed", step
     if all(_packing_overflow(entry) for entry in found):
@@ -27,15 +27,22 @@ def blame(found: tuple[NotFinite, ...]) -> tuple[Fault, str, str]:
     return Fault.NUMERICS, "the file's values are finite or not known", NODE_STEP
 
 
-def _cast_overflow(entry: NotFinite) -> bool:
-    """Infinite in float16 where the file holds more than float16 can.
+def _cast_overflow(entry: NotFinite, plan: Plan) -> bool:
+    """Not finite by way of float16, where the file holds more than float16 can.
 
-    Without the file's tensor an infinity, and no NaN, in float16 is taken for the cast, which
-    looks nowhere at what it does; a broken device does not only make clean infinities.
+    A scale was then computed of infinities (as NaN where scales are packed too), and a norm may
+    have been brought up to float32 afterwards. Without the file's tensor an infinity, and no NaN,
+    in float16 is taken for the cast, which looks nowhere at what it does; a broken device does not
+    only make clean infinities.
     """
-    if entry.dtype != "float16" or entry.n_nan:
+    beyond = entry.file is not None and entry.file.largest > _FLOAT16_MAX
+    if entry.where == "absmax":
+        return beyond and plan.profile.compute_dtype == "float16"
+    if entry.n_nan:
         return False
-    return entry.file is None or entry.file.largest > _FLOAT16_MAX
+    if entry.dtype == "float16":
+        return beyond or entry.file is None
+    return beyond and (entry.dtype, plan.profile.compute_dtype) == ("float32", "float16")
 
 
 def _packing_overflow(entry: NotFinite) -> bool:
@@ -54,18 +61,13 @@ def suspects(weights: WeightFacts) -> str:
 def blame_steps(weights: WeightFacts, plan: Plan) -> tuple[Fault, str, str]:
     """Whose fault numbers are that training made of finite weights: fault, why, next step.
 
-    Without a device there is none to quarantine: a CPU computes float32 alike on every node, so
-    that what it cannot compute stands in the weights or in the configuration.
+    Weights out of proportion explain them, on every node; nothing else in the file is known to.
     """
-    step = "use another copy or revision of the checkpoint"
     if (weights.largest_magnitude or 0.0) > _FLOAT16_MAX:
+        step = "use another copy or revision of the checkpoint"
         return Fault.DATA_INVALID, f"weights out of proportion: {suspects(weights)}", step
     if plan.profile.needs_gpu:
         return Fault.NUMERICS, "", NODE_STEP
     largest = f"{weights.largest_magnitude} in {weights.largest_name}"
-    why = (
-        "the weights are finite, and a CPU computes them alike on every node: the configuration "
-        f"or the weights are to blame; largest magnitude {largest}"
-    )
-    look = f"check the numbers in config.json (norm epsilon, rope theta, scaling), or {step}"
-    return Fault.DATA_INVALID, why, look
+    look = "check the numbers in config.json (norm epsilon, rope theta, scaling), then"
+    return Fault.NUMERICS, f"the weights are finite, largest {largest}", f"{look} {NODE_STEP}"

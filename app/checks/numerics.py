@@ -3,15 +3,16 @@
 Whose fault it is decides what the orchestrator does. Numbers that another device would get right
 are NUMERICS (80: another node, quarantine this one). A weight that the file holds and the dtype
 cannot is PRECISION (76), a weight that is broken in the file DATA_INVALID (65), a graph that
-misses the adapter PRECISION too: the same on every node. The judges of the steps are in `_steps`.
+misses the adapter PRECISION too: the same on every node. The judges of the steps are in `_steps`
+and `_memory`, those of what the trained adapter computes in `_headroom` and `_generation`.
 """
 
 from __future__ import annotations
 
 import math
 
-from app import sections
-from app.checks import Check
+from app import sections_numerics as sections
+from app.checks import Check, _generation, _headroom, _memory
 from app.checks._blame import blame
 from app.checks._steps import (
     adapter_starts_at_zero,
@@ -23,15 +24,15 @@ from app.checks._steps import (
     nothing_else_moved,
 )
 from app.facts.adapter import counted
-from app.facts.numerics import NumericsFacts, StepFacts
+from app.facts.numerics import GenerationFacts, NumericsFacts, StepFacts
 from app.facts.words import NAMED, listed
 from app.outcome import Fault, Finding, Severity, failed, passed
 from app.plan import Plan
+from app.sections import Section
 
 
 def weights_finite(facts: NumericsFacts, plan: Plan) -> Finding:
     """Parameters, persistent buffers and the scales of packed weights."""
-    del plan
     weights = facts.weights
     if weights.on_meta:
         return failed(
@@ -42,7 +43,7 @@ def weights_finite(facts: NumericsFacts, plan: Plan) -> Finding:
             fault=Fault.PRECISION,
         )
     if weights.not_finite:
-        fault, why, step = blame(weights.not_finite)
+        fault, why, step = blame(weights.not_finite, plan)
         first = weights.not_finite[0]
         return failed(
             f"not finite, {counted(len(weights.not_finite), 'tensor')} ({why}): "
@@ -59,19 +60,26 @@ def weights_finite(facts: NumericsFacts, plan: Plan) -> Finding:
     )
 
 
-def section(facts: NumericsFacts) -> sections.Numerics:
-    """The report's section: weights and steps; JSON has no NaN, so that None stands for it."""
+def section(facts: NumericsFacts) -> dict[str, Section]:
+    """The parts of the report's section that these facts fill, by their field."""
     weights = facts.weights
-    return sections.Numerics(
-        weights=sections.Weights(
+    found: dict[str, Section] = {
+        "weights": sections.Weights(
             n_scanned=weights.n_scanned,
             n_not_finite=len(weights.not_finite),
             not_finite=[entry.name for entry in weights.not_finite[:NAMED]],
             largest_magnitude=weights.largest_magnitude,
             largest_name=weights.largest_name,
-        ),
-        steps=None if facts.steps is None else _steps_section(facts.steps),
-    )
+            seconds=weights.seconds,
+        )
+    }
+    if facts.steps is not None:
+        found["steps"] = _steps_section(facts.steps)
+    if facts.generation is not None:
+        found["generation"] = _generation_section(facts.generation)
+    if facts.headroom is not None:
+        found["headroom"] = _headroom.section(facts.headroom)
+    return found
 
 
 def _steps_section(steps: StepFacts) -> sections.Steps:
@@ -80,15 +88,32 @@ def _steps_section(steps: StepFacts) -> sections.Steps:
     return sections.Steps(
         n_steps=len(steps.losses),
         learning_rate=steps.learning_rate,
+        arithmetic=steps.arithmetic,
+        gradient_checkpointing=_memory.checkpointing(steps.recomputed),
         n_tokens=steps.n_tokens,
         modalities=list(steps.modalities),
         losses=[_or_none(loss) for loss in steps.losses],
         gradient_norms=[_or_none(norm) for norm in steps.gradient_norms],
+        n_skipped=steps.n_skipped,
         n_pairs=len(steps.pairs),
         n_pairs_with_gradient=len(with_gradient),
         n_pairs_unreachable=len(away),
         base_loss=_or_none(steps.base_loss),
+        peak_bytes=steps.memory.peak,
+        forecast_low_bytes=steps.memory.low,
+        forecast_high_bytes=steps.memory.high,
+        tokens_per_s=steps.tokens_per_s,
         seconds=steps.seconds,
+    )
+
+
+def _generation_section(said: GenerationFacts) -> sections.Generation:
+    return sections.Generation(
+        n_tokens=len(said.tokens),
+        tokens=list(said.tokens),
+        largest_logit=_or_none(max(said.largest)) if said.largest else None,
+        problem=said.problem,
+        seconds=said.seconds,
     )
 
 
@@ -96,7 +121,6 @@ def _or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-# The first one that passed is what the table shows of a stage that passed.
 CHECKS: tuple[Check[NumericsFacts], ...] = (
     Check(
         "numerics.loss_falls",
@@ -172,4 +196,7 @@ CHECKS: tuple[Check[NumericsFacts], ...] = (
         cause="an optimizer that was given parameters of the base, or code that writes into it",
         fix="do not use this process's model: load it again",
     ),
+    *_memory.CHECKS,
+    *_headroom.CHECKS,
+    *_generation.CHECKS,
 )

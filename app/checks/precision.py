@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from app.checks import Check
 from app.checks import _contract as contract
@@ -89,13 +89,17 @@ def observed(census: Census) -> ObservedPrecision:
             for tensor in census.buffers
             if not tensor.persistent and tensor.dtype.startswith(("float", "bfloat"))
         ],
+        seconds=census.seconds,
     )
 
 
-def section(after_load: Census, after_adapter: Census | None, plan: Plan) -> Precision:
-    """Requested, resolved and observed; offenders of both looks, each once, the first ten."""
+def section(taken: Sequence[Census], plan: Plan) -> Precision:
+    """Requested, resolved and observed; offenders of all looks, each once, the first ten.
+
+    Looks are taken after the load, after the adapter, and after the steps of the numerics stage.
+    """
     profile = plan.profile
-    looks = {"load": after_load} | ({"adapter": after_adapter} if after_adapter else {})
+    looks = dict(zip(("load", "adapter", "numerics"), taken, strict=False))
     found = {
         (origin_name(each.name), each.actual): each
         for census in looks.values()
@@ -107,7 +111,7 @@ def section(after_load: Census, after_adapter: Census | None, plan: Plan) -> Pre
             compute_dtype=profile.compute_dtype,
             device=profile.device,
             reason=profile.dtype_reason,
-            forced_float32=contract.expects_forced_float32(after_load, plan),
+            forced_float32=contract.expects_forced_float32(taken[0], plan),
         ),
         observed={name: observed(census) for name, census in looks.items()},
         offenders=list(found.values())[:NAMED],

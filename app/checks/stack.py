@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
-from app.checks import Check
+from app.checks import Check, _places
 from app.facts.architectures import Kernels, kernels_for, machine_code
+from app.facts.cudnn import release, serves
 from app.facts.stack import StackFacts
+from app.facts.words import one_line
 from app.outcome import Fault, Finding, failed, passed, skipped, warned
 from app.plan import Plan
 from app.sections import Software
 
 _REBUILD = "use this profile's image, or rebuild it from its lock"
+_CUDA_LIBRARY = re.compile(r"_cuda(\d\d)(\d+)\.so")
 
 
 def architectures(facts: StackFacts, plan: Plan) -> Finding:
@@ -75,7 +79,8 @@ def bitsandbytes(facts: StackFacts, plan: Plan) -> Finding:
     """The native library: bitsandbytes only fails at the first call of a missing one."""
     if not plan.request.load_in_4bit:
         return skipped("4-bit loading is off")
-    actual = f"{facts.bnb_library}, compiled with CUDA: {facts.bnb_compiled_with_cuda}"
+    file = f", {one_line(facts.bnb_file)}" if facts.bnb_file else ""
+    actual = f"{facts.bnb_library}, compiled with CUDA: {facts.bnb_compiled_with_cuda}{file}"
     if "bitsandbytes" in facts.broken:
         return skipped("bitsandbytes cannot be imported")
     dead = facts.bnb_library.startswith("ErrorHandler")
@@ -87,7 +92,59 @@ def bitsandbytes(facts: StackFacts, plan: Plan) -> Finding:
             actual=actual,
             next_step=f"{_REBUILD}; unset BNB_CUDA_VERSION where it is set",
         )
-    return passed("bitsandbytes has its native library", actual=actual)
+    other = _of_another_cuda(facts, plan)
+    return other or passed("bitsandbytes has its native library", actual=actual)
+
+
+def _of_another_cuda(facts: StackFacts, plan: Plan) -> Finding | None:
+    """Where BNB_CUDA_VERSION, or a missing file, made it take a library for another CUDA."""
+    version = _CUDA_LIBRARY.search(facts.bnb_file)
+    if version is None or not plan.profile.needs_gpu or facts.cuda is None:
+        return None
+    ours = f"{version[1]}.{version[2]}"
+    if facts.cuda == ours:
+        return None
+    # By itself it never takes one of another major version: somebody has named it.
+    other_major = facts.cuda.partition(".")[0] != version[1]
+    reason = f"bitsandbytes has loaded its library for CUDA {ours} beside torch's {facts.cuda}"
+    expected, actual = f"a library for CUDA {facts.cuda}", one_line(facts.bnb_file)
+    step = "unset BNB_CUDA_VERSION"
+    if other_major:
+        return failed(reason, expected=expected, actual=actual, next_step=step, fault=Fault.CONFIG)
+    return warned(
+        reason, expected=expected, actual=actual, next_step=f"{step}; where it is unset, {_REBUILD}"
+    )
+
+
+def cudnn(facts: StackFacts, plan: Plan) -> Finding:
+    """The library that is loaded, which LD_LIBRARY_PATH can change, and NVIDIA's rule."""
+    wanted = plan.profile.compute_capability
+    if not plan.profile.needs_gpu or wanted is None:
+        return skipped("a CPU runs nothing of cuDNN")
+    if facts.cudnn is None:
+        return skipped("this torch is built without cuDNN")
+    found = release(facts.cudnn)
+    told, built = (".".join(map(str, each)) for each in (found, facts.cudnn_built))
+    if facts.cudnn_built and not _replaces(found, facts.cudnn_built):
+        return failed(
+            f"cuDNN {told} is loaded, and torch was built with {built}",
+            expected=f"the cuDNN that came with torch, {built} or a later minor version",
+            actual=told,
+            next_step="take the folder with another cuDNN out of LD_LIBRARY_PATH",
+        )
+    if not serves(found, wanted):
+        return failed(
+            f"cuDNN {told} has no kernels for {plan.profile.title}",
+            expected="cuDNN before 9.11, the last releases with Volta",
+            actual=told,
+            next_step=_REBUILD,
+        )
+    return passed(f"cuDNN {told} has kernels for {plan.profile.title}", actual=told)
+
+
+def _replaces(found: tuple[int, ...], built: tuple[int, ...]) -> bool:
+    """Torch's own rule: of the same major version, not older in the minor one."""
+    return found[0] == built[0] and found[1] >= built[1]
 
 
 def packages(facts: StackFacts, _plan: Plan) -> Finding:
@@ -162,4 +219,14 @@ CHECKS: tuple[Check[StackFacts], ...] = (
         "use",
         fix="use this profile's image, or unset BNB_CUDA_VERSION",
     ),
+    Check(
+        "stack.cudnn",
+        Fault.INTERNAL,
+        "NVIDIA's support matrix of cuDNN; torch/backends/cudnn",
+        cudnn,
+        cause="a cuDNN that LD_LIBRARY_PATH brings, or one that has dropped the hardware: 9.11 "
+        "dropped Volta",
+        fix="take other copies of cuDNN out of LD_LIBRARY_PATH; use this profile's image",
+    ),
+    *_places.CHECKS,
 )

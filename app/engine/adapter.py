@@ -118,8 +118,8 @@ def projections(model: nn.Module) -> tuple[Projection, ...]:
         found.append(_projection(origin, module, beside_experts=hasattr(parent, "experts")))
     found += [
         _fused(origin_name(name))
-        for name, parameter in model.named_parameters()
-        if parameter.ndim == _FUSED_NDIM and "experts" in name.split(".") and "lora_" not in name
+        for name, p in model.named_parameters()
+        if len(_shape(p)) == _FUSED_NDIM and "experts" in name.split(".") and "lora_" not in name
     ]
     return tuple(found)
 
@@ -184,7 +184,7 @@ def gather(model: nn.Module) -> AdapterFacts:
         other_adapters=_other_adapters(model),
         inactive=tuple(_pair_name(path, layer) for path, layer in held.items() if _is_off(layer)),
         n_trainable=sum(p.numel() for _, p in trainable),
-        n_total=sum(_unpacked(p) for p in model.parameters()),
+        n_total=sum(_shape(p).numel() for p in model.parameters()),
     )
 
 
@@ -253,8 +253,8 @@ def _modules_to_save(model: nn.Module) -> tuple[str, ...]:
     )
 
 
-def _unpacked(parameter: nn.Parameter) -> int:
-    """Scalars that a parameter stands for: bitsandbytes stores two in a byte."""
+def _shape(parameter: nn.Parameter) -> torch.Size:
+    """Of what it stands for: bitsandbytes packs two numbers in a byte, of fused experts too."""
     state = getattr(parameter, "quant_state", None)
     shape = getattr(state, "shape", None)
-    return int(torch.Size(shape).numel()) if shape is not None else parameter.numel()
+    return parameter.shape if shape is None else torch.Size(shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,11 @@ def _unpacked_experts(model: Any) -> bool:
     )
 
 
+def computing(how: Arithmetic, device: torch.device) -> AbstractContextManager[object]:
+    """Around a forward pass: the trainer's autocast, or nothing."""
+    return torch.autocast(device.type, dtype=how.autocast) if how.autocast else nullcontext()
+
+
 @contextmanager
 def stepping() -> Iterator[None]:
     """Around what computes steps: an error of the model's own code becomes a finding.
@@ -73,19 +78,20 @@ def stepping() -> Iterator[None]:
         raise
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
-        if _of_the_device(error) or _APP in Path(place.filename).resolve().parents:
+        if of_the_device(error) or _APP in Path(place.filename).resolve().parents:
             raise
         raise BootError(
             f"a training step of this model fails: {type(error).__name__}: {error}",
             fault=Fault.PRECISION,
             expected="a forward and a backward pass on finite weights",
             actual=f"raised in {place.name} ({place.filename}:{place.lineno})",
-            source="one batch of at most 256 tokens",
+            source="one batch of a training step's length",
             next_step="check that config.json fits the weights, and that this version of "
             "transformers and Unsloth can train the architecture",
         ) from error
 
 
-def _of_the_device(error: Exception) -> bool:
+def of_the_device(error: Exception) -> bool:
+    """Whether the driver or a library on the device said it."""
     accelerator = getattr(torch, "AcceleratorError", ())  # an illegal access, a lost device
     return isinstance(error, accelerator) or any(word in str(error) for word in _OF_THE_DEVICE)

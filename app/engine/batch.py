@@ -6,31 +6,20 @@ Nothing here draws from a global generator. What could not be had is said in `no
 from __future__ import annotations
 
 import inspect
-import random
-import traceback
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
+from app.engine import chat
 from app.engine.packed import base_model
 from app.facts.adapter import ComponentT
-from app.facts.words import one_line
 from app.plan import Plan
 
-# Enough for several tiles of every attention kernel, and short enough for the logits of Gemma's
-# 262144 words: 256 rows of float32 are 268 MB.
-TOKENS = 256
-_IMAGE_SIDE = 224  # pixels; processors resize it to what the tower wants
-_AUDIO_SECONDS, _AUDIO_RATE = 1, 16_000
-_WORDS = (
-    *("the", "a", "one", "each", "old", "new", "red", "small", "model", "river", "stone", "house"),
-    *("reads", "writes", "carries", "opens", "counts", "follows", "under", "over", "and", "or"),
-)
+_SHORT = 32  # words of an answer that leaves the media most of the room
 _IGNORED = -100  # the label that transformers' losses leave out
 # Tokens that stand for something else than text are never a training target.
 _MARKS = ("image", "audio", "video", "vision", "boi", "eoi", "boa", "eoa")
@@ -59,15 +48,47 @@ def make(model: nn.Module, tokenizer: Any, plan: Plan, components: set[Component
         for name, parts in (("image", {"vision", "projector"}), ("audio", {"audio"}))
         if components & parts
     ]
-    length = min(plan.request.max_seq_length, TOKENS)
-    encoded, modalities = _encode(tokenizer, plan, wanted, notes)
+    length = tokens(model, plan)
+    encoded, modalities = _encode(tokenizer, plan, wanted, notes, length)
+    encoded, why = _usable(model, tokenizer, plan, encoded, length)
+    if why:
+        notes.append(why)
+        modalities = ()
+    return _finish(model, encoded, ("text", *modalities), tuple(notes))
+
+
+def prompt(model: nn.Module, tokenizer: Any, plan: Plan) -> tuple[dict[str, torch.Tensor], str]:
+    """Ids and mask of a question, and why it is no chat; the template opens the answer."""
+    notes: list[str] = []
+    said, why = chat.chat(tokenizer, plan.request.lora_random_state)
+    encoded = _encode_text(tokenizer, plan, notes, (said, why), chat.QUESTION, tokens(model, plan))
+    encoded, problem = _usable(model, tokenizer, plan, encoded, chat.QUESTION)
+    device = _embedding(model).device
+    mask = encoded.get("attention_mask", torch.ones_like(encoded["input_ids"]))
+    inputs = {"input_ids": encoded["input_ids"].to(device), "attention_mask": mask.to(device)}
+    return inputs, "; ".join((*notes, problem) if problem else notes)
+
+
+def tokens(model: nn.Module, plan: Plan) -> int:
+    """Length of the batch: the profile's, else `BOOT_MAX_SEQ_LENGTH`, and what the model can."""
+    base: Any = base_model(model)
+    text = base.config.get_text_config()
+    positions = getattr(text, "max_position_embeddings", None)
+    length = min(plan.request.max_seq_length, plan.profile.step_tokens or sys.maxsize)
+    return min(length, positions) if isinstance(positions, int) and positions > 0 else length
+
+
+def _usable(
+    model: nn.Module, tokenizer: Any, plan: Plan, encoded: dict[str, torch.Tensor], length: int
+) -> tuple[dict[str, torch.Tensor], str]:
+    """The same, or seeded ids with the reason where the model cannot take these."""
     rows = int(_embedding(model).shape[0])
     special = getattr(getattr(tokenizer, "tokenizer", tokenizer), "all_special_ids", ())
-    unusable = _unusable(encoded["input_ids"], rows, frozenset(special))
-    if unusable:
-        notes.append(f"the tokenizer's ids {unusable}: seeded ids instead")
-        encoded, modalities = _random_ids(rows, length, plan.request.lora_random_state), ()
-    return _finish(model, encoded, ("text", *modalities), tuple(notes))
+    why = _unusable(encoded["input_ids"], rows, frozenset(special))
+    if not why:
+        return encoded, ""
+    seeded = _random_ids(rows, length, plan.request.lora_random_state)
+    return seeded, f"the tokenizer's ids {why}: seeded ids instead"
 
 
 def _unusable(ids: torch.Tensor, rows: int, special: frozenset[int] = frozenset()) -> str:
@@ -85,7 +106,7 @@ def _embedding(model: Any) -> torch.Tensor:
 
 
 def _encode(
-    tokenizer: Any, plan: Plan, wanted: list[str], notes: list[str]
+    tokenizer: Any, plan: Plan, wanted: list[str], notes: list[str], length: int
 ) -> tuple[dict[str, torch.Tensor], tuple[str, ...]]:
     """Token ids and, where asked for and possible, pixels or samples."""
     served: list[str] = []
@@ -98,28 +119,69 @@ def _encode(
             else:
                 served.append(name)
         if served:
-            found, why = _chat(processor, plan, served, n_words=32, tokenize=True)
-            encoded = None if found is None else _tensors(found)
-            limit = plan.request.max_seq_length
-            if encoded is not None and encoded["input_ids"].shape[1] <= limit:
+            encoded, why = _encode_media(processor, plan, tuple(served), length)
+            if encoded is not None:
                 return encoded, tuple(served)
-            why = f"the processor needs more than {limit} tokens" if encoded is not None else why
             notes.append(f"no {' or '.join(served)} in the batch: {why}")
-    return _encode_text(tokenizer, plan, notes), ()
+    seed = plan.request.lora_random_state
+    said = chat.chat(tokenizer, seed, n_words=length)
+    return _encode_text(tokenizer, plan, notes, said, length, length), ()
 
 
-def _encode_text(tokenizer: Any, plan: Plan, notes: list[str]) -> dict[str, torch.Tensor]:
-    """The chat as text, cut to the batch's length; plain words where no template is to be had."""
-    text, why = _chat(tokenizer, plan, [], n_words=TOKENS, tokenize=False)
-    if text is not None and len(text) < TOKENS:
-        text, why = None, "the chat template drops what is said"
-    if text is None:
+def _encode_media(
+    processor: Any, plan: Plan, served: tuple[str, ...], length: int
+) -> tuple[dict[str, torch.Tensor] | None, str]:
+    """A question with media and an answer cut to the length; None with the reason.
+
+    Media come before the answer, so that cutting cannot part them from their tokens: no less is
+    kept than a short answer takes.
+    """
+    seed, limit = plan.request.lora_random_state, plan.request.max_seq_length
+
+    def encode(n_words: int) -> tuple[dict[str, torch.Tensor] | None, str]:
+        found, why = chat.chat(processor, seed, n_words=n_words, modalities=served, tokenize=True)
+        return (None if found is None else _tensors(found)), why
+
+    short, why = encode(_SHORT)
+    if short is None:
+        return None, why
+    least = short["input_ids"].shape[1]
+    if least > limit:
+        return None, f"the processor needs more than {limit} tokens"
+    if least >= length:
+        return short, ""
+    whole, why = encode(length)
+    return (None, why) if whole is None else (_cut(whole, length), "")
+
+
+def _cut(encoded: dict[str, torch.Tensor], length: int) -> dict[str, torch.Tensor]:
+    """The first `length` tokens of everything that has a value for each token."""
+    shape = encoded["input_ids"].shape
+    return {
+        name: value[:, :length] if value.shape == shape else value
+        for name, value in encoded.items()
+    }
+
+
+def _encode_text(
+    tokenizer: Any,
+    plan: Plan,
+    notes: list[str],
+    chat_of: tuple[str | None, str],
+    n_words: int,
+    length: int,
+) -> dict[str, torch.Tensor]:
+    """The chat as text, cut to the length; plain words where no template is to be had."""
+    said, why = chat_of
+    if said is not None and len(said) < n_words:
+        said, why = None, "the chat template drops what is said"
+    if said is None:
         notes.append(f"plain text, no chat: {why}")
     encoded = getattr(tokenizer, "tokenizer", tokenizer)(
-        text or _text(TOKENS, plan.request.lora_random_state),
-        add_special_tokens=text is None,  # a template writes its own
+        said or chat.text(n_words, plan.request.lora_random_state),
+        add_special_tokens=said is None,  # a template writes its own
         truncation=True,
-        max_length=min(plan.request.max_seq_length, TOKENS),
+        max_length=length,
         return_tensors="pt",
     )
     return _tensors(encoded)
@@ -135,60 +197,6 @@ def _processor(tokenizer: Any, plan: Plan) -> Any:
         return AutoProcessor.from_pretrained(plan.resolved.folder, local_files_only=True)
     except (OSError, ValueError):
         return tokenizer  # a model without processor files; the caller notes what is missing
-
-
-def _chat(
-    tokenizer: Any, plan: Plan, modalities: list[str], n_words: int, *, tokenize: bool
-) -> tuple[Any, str]:
-    """A question and an answer through the chat template; None with the reason where it fails."""
-    if not getattr(tokenizer, "chat_template", None):
-        return None, "the tokenizer has no chat template"
-    seed = plan.request.lora_random_state
-    question: list[dict[str, Any]] = [_media(name, seed) for name in modalities]
-    question.append({"type": "text", "text": _text(16, seed)})
-    answer = [{"type": "text", "text": _text(n_words, seed + 1)}]
-    if not hasattr(tokenizer, "tokenizer"):  # a bare tokenizer's template expects plain strings
-        contents: list[Any] = [question[0]["text"], answer[0]["text"]]
-    else:
-        contents = [question, answer]
-    messages = [
-        {"role": role, "content": content}
-        for role, content in zip(("user", "assistant"), contents, strict=True)
-    ]
-    try:
-        if not tokenize:
-            return tokenizer.apply_chat_template(messages, tokenize=False), ""
-        return tokenizer.apply_chat_template(
-            messages, tokenize=True, return_dict=True, return_tensors="pt"
-        ), ""
-    except Exception as error:
-        # A template is a program out of the checkpoint: it raises anything (OverflowError for a
-        # range that is too long). What was raised elsewhere is no matter of the template's.
-        if _in_template(error):
-            return None, f"the chat template fails: {one_line(f'{type(error).__name__}: {error}')}"
-        raise
-
-
-def _in_template(error: Exception) -> bool:
-    """Whether jinja2 raised it, or code that jinja2 made of a template."""
-    places = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    return any(place == "<template>" or "jinja2" in Path(place).parts for place in places)
-
-
-def _media(name: str, seed: int) -> dict[str, Any]:
-    """Seeded noise as an image or as a second of sound."""
-    noise = np.random.default_rng(seed)
-    if name == "audio":
-        samples = noise.standard_normal(_AUDIO_SECONDS * _AUDIO_RATE).astype(np.float32)
-        return {"type": "audio", "audio": samples * np.float32(0.1)}
-    from PIL import Image
-
-    pixels = noise.integers(0, 256, (_IMAGE_SIDE, _IMAGE_SIDE, 3), dtype=np.uint8)
-    return {"type": "image", "image": Image.fromarray(pixels)}
-
-
-def _text(n_words: int, seed: int) -> str:
-    return " ".join(random.Random(seed).choices(_WORDS, k=n_words))  # noqa: S311 - not a secret
 
 
 def _tensors(encoded: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -213,7 +221,7 @@ def _finish(
     ids = encoded["input_ids"]
     labels = ids.clone()
     labels[encoded.get("attention_mask", torch.ones_like(ids)) == 0] = _IGNORED
-    for special in _special_ids(base.config):
+    for special in special_ids(base.config):
         labels[ids == special] = _IGNORED
     inputs = {name: value for name, value in encoded.items() if name in accepted}
     if "token_type_ids" in accepted:  # PaliGemma refuses to train without it
@@ -230,7 +238,7 @@ def _finish(
     return Batch(inputs, ids.numel(), n_supervised, modalities, notes)
 
 
-def _special_ids(config: Any) -> set[int]:
+def special_ids(config: Any) -> set[int]:
     """Ids of the tokens that mark or stand for images, audio and video, from the configuration."""
     found = set()
     for name, value in vars(config).items():

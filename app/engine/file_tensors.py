@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from functools import cached_property
+from itertools import product
 from math import inf, isfinite
+from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -27,7 +32,7 @@ _SIDES = {
 
 
 class FileTensors:
-    """The checkpoint's tensors under the model's names; read on the failing path only."""
+    """The checkpoint's tensors under the model's names. Only `packings` reads on a healthy boot."""
 
     def __init__(self, model: nn.Module, checkpoint: CheckpointFacts | None) -> None:
         self._model, self._checkpoint = model, checkpoint
@@ -63,6 +68,34 @@ class FileTensors:
                 return FileTensor(known[0].dtype, finite, max(entry.largest for entry in known))
         return None
 
+    def packings(self, weights: Iterable[str]) -> Iterator[tuple[str, str, torch.Tensor]]:
+        """Name, part of the quant state and the file's own value of it, for packed weights.
+
+        Nothing of a weight that the loader fused from several. Each file is opened once.
+
+        Raises:
+            OSError, SafetensorError: a file cannot be read.
+        """
+        files: dict[Path, Any] = {}
+        with ExitStack() as opened:
+            for weight, part, path, name in self._single(weights):
+                if path not in files:
+                    files[path] = opened.enter_context(safe_open(path, framework="pt"))
+                tensor = files[path].get_tensor(name)
+                if part != "offset":
+                    yield weight, part, tensor
+                elif (number := _nested_offset(tensor)) is not None:
+                    yield weight, part, torch.tensor(number)
+
+    def _single(self, weights: Iterable[str]) -> Iterator[tuple[str, str, Path, str]]:
+        """Where the file holds one tensor for a part of a quant state."""
+        if self._checkpoint is None:
+            return
+        for weight, (part, sides) in product(weights, _SIDES.items()):
+            found = [h for side in sides for h in self._headers.get(f"{weight}{side}", ())]
+            if len(found) == 1:
+                yield weight, part, self._checkpoint.folder / found[0].file, found[0].name
+
     def _read(self, header: TensorHeader) -> FileTensor | None:
         if self._checkpoint is None:
             return None
@@ -84,12 +117,16 @@ def _file_tensor(dtype: str, largest: float) -> FileTensor:
 
 
 def _offset(tensor: torch.Tensor) -> FileTensor | None:
+    number = _nested_offset(tensor)
+    return None if number is None else _file_tensor("float32", number)
+
+
+def _nested_offset(tensor: torch.Tensor) -> float | None:
     """The offset of nested scales stands in the bytes of a JSON text, where NaN may be written."""
     try:
-        state = json.loads(bytes(tensor.tolist()))
-        return _file_tensor("float32", float(state["nested_offset"]))
+        return float(json.loads(bytes(tensor.tolist()))["nested_offset"])
     except (ValueError, KeyError, TypeError):
-        return None
+        return None  # plain scales have none
 
 
 def _split(key: str, packed: frozenset[str]) -> tuple[str, str]:

@@ -1,9 +1,12 @@
-"""Leaves a model as it was: what training steps touch is put back, bit for bit, in place."""
+"""Leaves a model as it was: what steps and a generation touch is put back, bit for bit, in place.
+
+`preserved` puts it back, `condition` tells what there is, so that the two need not be believed.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,69 +14,142 @@ import numpy as np
 import torch
 from torch import nn
 
+from app.engine.weights import byte_sums
+from app.facts.names import origin_name
+
 _CONFIGS = ("config", "generation_config")
+# Unsloth's generate leaves this on a model, for whose cached forwards it then takes another path.
+_FOR_GENERATION = "_flag_for_generation"
+_PLAIN = (bool, int, float, str, type(None))
 
 
 @contextmanager
-def preserved(model: nn.Module, trained: list[nn.Parameter]) -> Iterator[None]:
-    """Restores `trained`, gradients, flags, buffers, training mode, `use_cache` and all RNGs.
+def preserved(model: nn.Module, trained: list[nn.Parameter]) -> Iterator[Callable[[], None]]:
+    """Restores `trained`, gradients, flags, buffers, modes, configurations and all RNGs.
 
-    Also which layers' adapters are switched off.
-    Parameters keep their storage, so that a caller's references stay good. The base's parameters
-    are not copied (gigabytes); the caller compares their checksums instead.
+    Yields a function that puts the values of `trained` back before that. Parameters keep their
+    storage, so that a caller's references stay good. The base's parameters are not copied
+    (gigabytes); the caller compares their checksums instead.
     """
     values = [parameter.detach().clone() for parameter in trained]
     parameters = [(p, p.requires_grad, p.grad) for p in model.parameters()]
-    modes = [(module, module.training) for module in model.modules()]
+    # Modes, gradient checkpointing, PEFT's switched off layers, lengths that caches are made for.
+    # Types are left out: the census after the steps shall see what became of them.
+    flags = [(vars(module), _plain(module)) for module in model.modules()]
     buffers = [
         (module, name, buffer, buffer.detach().clone())
         for module in model.modules()
         for name, buffer in module._buffers.items()
         if buffer is not None and not buffer.is_meta
     ]
-    # PEFT's `disable_adapter()` switches every layer on when it ends, also one that was off before.
-    switched = [
-        (module, module._disable_adapters)
-        for module in model.modules()
-        if isinstance(getattr(module, "_disable_adapters", None), bool)
-    ]
-    use_cache = [(holder, holder.use_cache) for holder in _configs(model)]
+    configs = [(vars(config), dict(vars(config))) for config in _configs(model)]
+    sides = [(each, each.padding_side) for each in _tokenizers(model)]
     generators = _generators()
+
+    @torch.no_grad()
+    def put_back() -> None:
+        for parameter, value in zip(trained, values, strict=True):
+            parameter.copy_(value)
+
     try:
-        yield
+        yield put_back
     finally:
+        put_back()
         with torch.no_grad():
-            for parameter, value in zip(trained, values, strict=True):
-                parameter.copy_(value)
             for module, name, buffer, value in buffers:
                 buffer.copy_(value)
                 module._buffers[name] = buffer
         for parameter, requires_grad, grad in parameters:
             parameter.requires_grad_(requires_grad)
             parameter.grad = grad
-        for module, training in modes:
-            module.training = training
-        for layer, off in switched:
-            layer._disable_adapters = off
-        for holder, value in use_cache:
-            holder.use_cache = value
+        for now, before in (*flags, *configs):
+            now.update(before)
+        for now, before in flags:
+            if _FOR_GENERATION not in before:
+                now.pop(_FOR_GENERATION, None)
+        for tokenizer, side in sides:
+            tokenizer.padding_side = side
         _restore(generators)
 
 
+def condition(model: nn.Module, trained: list[nn.Parameter]) -> dict[str, object]:
+    """What `preserved` answers for, by name; two are compared with `differing`.
+
+    Bytes are told by sums, with one wait per device.
+    """
+    ours = {id(parameter) for parameter in trained}
+    found: dict[str, object] = {}
+    summed: dict[str, torch.Tensor] = {}
+    for name, parameter in model.named_parameters():
+        origin, grad = origin_name(name), parameter.grad
+        found[f"requires_grad of {origin}"] = parameter.requires_grad
+        found[f"gradient of {origin}"] = None if grad is None else id(grad)
+        if id(parameter) in ours:
+            found[f"storage of {origin}"] = parameter.data_ptr()
+            summed[origin] = parameter
+    for path, module in model.named_modules():
+        origin = origin_name(path)
+        found |= {f"{key} of {origin}": value for key, value in _plain(module).items()}
+        found[f"{_FOR_GENERATION} of {origin}"] = _FOR_GENERATION in vars(module)
+        for key, buffer in module._buffers.items():
+            if buffer is not None:
+                summed[f"{origin}.{key}"] = buffer
+    for config in _configs(model):
+        origin = f"{type(config).__name__} {id(config):x}"
+        found |= {f"{key} of {origin}": value for key, value in _plain(config).items()}
+    found |= {f"padding_side of {type(t).__name__}": t.padding_side for t in _tokenizers(model)}
+    found |= {f"bytes of {name}": total for name, total in byte_sums(summed).items()}
+    names = ("Python", "numpy", "torch", "CUDA")
+    for name, state in zip(names, _generators(), strict=True):
+        found[f"generator of {name}"] = _digest(state)
+    return found
+
+
+def differing(before: dict[str, object], after: dict[str, object]) -> tuple[str, ...]:
+    """Names of what was there before and is another now. What a library adds is left to it."""
+
+    def same(name: str, value: object) -> bool:  # also a NaN that is itself
+        return name in after and (after[name] is value or after[name] == value)
+
+    return tuple(name for name, value in before.items() if not same(name, value))
+
+
+def _plain(holder: object) -> dict[str, Any]:
+    """Attributes of an object that are values and no parts of it."""
+    return {name: value for name, value in vars(holder).items() if isinstance(value, _PLAIN)}
+
+
 def _configs(model: nn.Module) -> list[Any]:
-    """Every configuration object of the model that says `use_cache`, each once."""
+    """Every configuration object of the model and of its parts, each once."""
     found: dict[int, Any] = {}
-    for module in model.modules():
-        for name in _CONFIGS:
-            holder = getattr(module, name, None)
-            if hasattr(holder, "use_cache"):
-                found[id(holder)] = holder
+    pending = [getattr(module, name, None) for module in model.modules() for name in _CONFIGS]
+    while pending:
+        holder = pending.pop()
+        if hasattr(holder, "to_diff_dict") and id(holder) not in found:
+            found[id(holder)] = holder
+            pending += vars(holder).values()
     return list(found.values())
+
+
+def _tokenizers(model: nn.Module) -> list[Any]:
+    """Unsloth keeps the tokenizer on the model and turns its padding around to generate."""
+    found = [vars(module).get("_saved_temp_tokenizer") for module in model.modules()]
+    unique = {id(each): each for each in found if hasattr(each, "padding_side")}
+    return list(unique.values())
 
 
 def _generators() -> tuple[Any, ...]:
     cuda = _cuda_states()
     return random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda  # noqa: NPY002
+
+
+def _digest(state: Any) -> int:
+    """One number of a generator's state, which is tensors, arrays and tuples of numbers."""
+    if isinstance(state, torch.Tensor):
+        return hash(state.numpy().tobytes())
+    if isinstance(state, np.ndarray):
+        return hash(state.tobytes())
+    return hash(tuple(map(_digest, state))) if isinstance(state, tuple | list) else hash(state)
 
 
 def _cuda_states() -> list[torch.Tensor]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
+from app.engine import places
 from app.errors import BootError, causes
 from app.facts import disk
 from app.facts.packages import OPTIONAL_PACKAGES, REQUIRED_PACKAGES
@@ -144,12 +145,28 @@ def gather() -> StackFacts:
         packages={name: version for name, version in found.items() if version is not None},
         missing=tuple(name for name in REQUIRED_PACKAGES if found[name] is None),
         cuda=torch.version.cuda,
-        cudnn=torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None,
-        architectures=_architectures(),
+        architectures=architectures(),
         device_type=str(unsloth.DEVICE_TYPE),
         broken=broken,
+        origins=tuple(places.origins()),
+        code_folders=places.code_folders(),
+        **_cudnn(),
         **({} if "bitsandbytes" in broken else _native_library()),
     )
+
+
+def _cudnn() -> dict[str, Any]:
+    """As the library itself says.
+
+    `torch.backends.cudnn.version` also asks the devices, which makes a context, and raises where
+    something does not fit: that is for the judge to say.
+    """
+    import torch
+
+    library = getattr(torch._C, "_cudnn", None)  # absent from CPU wheels
+    if library is None:
+        return {}
+    return {"cudnn": library.getVersionInt(), "cudnn_built": tuple(library.getCompileVersion())}
 
 
 def _native_library() -> dict[str, Any]:
@@ -161,10 +178,11 @@ def _native_library() -> dict[str, Any]:
         "bnb_library": type(library).__name__,
         "bnb_compiled_with_cuda": bool(library.compiled_with_cuda),
         "bnb_problem": _one_line(vars(library).get("error_msg", "")),
+        "bnb_file": str(getattr(vars(library).get("_lib"), "_name", "")),
     }
 
 
-def _architectures() -> tuple[str, ...]:
+def architectures() -> tuple[str, ...]:
     """Of torch's wheel. `torch.cuda.get_arch_list` is empty without a device; this is not."""
     import torch
 

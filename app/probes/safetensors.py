@@ -107,7 +107,8 @@ def _nested(folder: Path, names: tuple[str, ...]) -> Iterator[str]:
 def read_headers(folder: Path) -> CheckpointFacts:
     """Configuration and tensors alone: what the engine asks of a folder that has been judged."""
     choice = choose_weights(folder)
-    read = [read_shard(folder, name) for name in choice.files]
+    quant = QuantData()
+    read = [read_shard(folder, name, quant) for name in choice.files]
     names = tuple(path.name for path in folder.iterdir()) if not choice.files else ()
     _, pickled = read_pickles(folder, names)
     return CheckpointFacts(
@@ -116,6 +117,7 @@ def read_headers(folder: Path) -> CheckpointFacts:
         index=choice.index,
         shards=tuple(shard for shard, _, _ in read),
         tensors=(*(header for _, tensors, _ in read for header in tensors), *pickled),
+        quant=quant,
     )
 
 

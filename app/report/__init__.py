@@ -14,10 +14,11 @@ from pydantic import Field
 
 from app.image import Image
 from app.outcome import Fault, Finding, Severity, Status
-from app.sections import Adapter, Model, Numerics, Precision, Section, Software
+from app.sections import Adapter, Model, Precision, Section, Software
 from app.sections_forecast import Forecast
 from app.sections_gpu import Gpu
 from app.sections_node import Node
+from app.sections_numerics import Numerics
 
 SCHEMA_VERSION = "1.0"
 REPORT_NAME = "boot-report.json"

@@ -1,0 +1,18 @@
+"""What only the hardware itself can calibrate warns until a result of it is committed."""
+
+from __future__ import annotations
+
+from app.outcome import Finding, failed, warned
+from app.plan import Plan
+
+
+def unlike(plan: Plan, reason: str, *, expected: str, actual: str, next_step: str) -> Finding:
+    """Not as it should be: fails where this profile has evidence for its limits, else warns."""
+    if plan.profile.evidence:
+        return failed(reason, expected=expected, actual=actual, next_step=next_step)
+    return warned(
+        f"{reason} (only a warning: no result of such hardware has been committed yet)",
+        expected=expected,
+        actual=actual,
+        next_step=next_step,
+    )
