@@ -63,6 +63,7 @@ class Nf4Product(Section):
     """A 4-bit product against float64: relative error, root mean square."""
 
     name: str
+    of: str  # output, or input gradient
     rows: int
     dtype: str
     error: float | None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.checks._quant_state import NF4
+from app.facts.nf4 import NF4
 from app.probes.headers import BITS
 
 N_SHARDS = 3

@@ -200,11 +200,24 @@ def no_memory(model: Any) -> None:
 # Kernels: what torch and bitsandbytes hand to the device, replaced at the place where they do.
 DEQUANTISE = "torch:ops.bitsandbytes.dequantize_4bit.default"
 PRODUCT = "torch:ops.bitsandbytes.gemm_4bit.default"
+BACKWARD = "bitsandbytes.autograd._functions:MatMul4Bit.backward"
 
 
 def off(by: float) -> Callable[[Any], Any]:
     """A kernel whose results are all too large by this share."""
     return lambda usual: lambda *a, **k: usual(*a, **k) * (1 + by)
+
+
+def backward_off(by: float) -> Callable[[Any], Any]:
+    """The gradient that a packed layer hands back, too large by this share."""
+
+    def make(usual: Any) -> Any:
+        def backward(*arguments: Any) -> Any:
+            return tuple(each if each is None else each * (1 + by) for each in usual(*arguments))
+
+        return backward
+
+    return make
 
 
 def one_wrong(least: int = 0) -> Callable[[Any], Any]:

@@ -15,8 +15,8 @@ from typing import Any, Literal
 from app.exits import ExitCode
 from app.profiles import CPU, V100, Profile
 from tests import broken_arithmetic as arithmetic
+from tests import broken_files
 from tests import broken_memory as memory
-from tests.broken_files import rewrite
 from tests.broken_memory import H100_ON_CPU, INF, LAYER, NAN, NORM, V100_ON_CPU, Break
 from tests.broken_models import MUTATIONS, OTHER_LAYER
 from tests.tiny_models import Kind
@@ -40,7 +40,7 @@ class Case:
 
     `checks` are those that fail or warn, in order: "ID", or "ID in STAGE" where the stage is not
     the id's own; each once. `named` stands in the first one's reason. `code` is the exit status.
-    `shows` is the fingerprint that differs from a healthy boot's where no check can see it.
+    `shows` is what differs in the report from a healthy boot's where no check can see it.
     """
 
     what: str
@@ -106,7 +106,9 @@ def _in_file(what: str, checks: str, code: ExitCode, name: str, number: float, *
 
     ids = tuple(f"numerics.{each}" for each in checks.split())
     named = name.removesuffix(".nested_absmax")
-    return Case(what, ids, code, named, files=lambda folder: rewrite(folder, change), **more)
+    return Case(
+        what, ids, code, named, files=lambda folder: broken_files.rewrite(folder, change), **more
+    )
 
 
 HEALTHY: dict[str, Case] = {
@@ -183,6 +185,12 @@ _LOADED: dict[str, Case] = {
         "model.language_model.norm.weight",
         MUTATIONS["meta"],
     ),
+    "offloaded": _loaded(
+        "accelerate's map says that a part stays on disk",
+        "device_map",
+        "hf_device_map[model.vision_tower]",
+        memory.offloaded,
+    ),
     "fresh weight": _loaded(
         "a packed layer became a plain one with fresh random weights",
         "packed_layers",
@@ -232,6 +240,7 @@ _ADAPTER: dict[str, Case] = {
         "adapter.attached, adapter.only_lora_trains",
         memory.pair_disabled,
     ),
+    "pair tied": _attached("two layers share one A", "adapter.attached", memory.tied_pair),
     "alpha": _attached(
         "alpha of one pair doubled", "adapter.hyperparameters", memory.doubled_alpha
     ),
@@ -449,6 +458,14 @@ _DEVICE: dict[str, Case] = {
         arithmetic.DEQUANTISE,
         arithmetic.one_wrong(4096),
     ),
+    "backward off": _replaced(
+        "the 4-bit product's backward pass half as large again, in every layer",
+        "numerics.nf4_products",
+        NUMERICS,
+        "input gradient of 64 rows",
+        arithmetic.BACKWARD,
+        arithmetic.backward_off(0.5),
+    ),
     "product off": _replaced(
         "the 4-bit product is 1/64 too large, unpacking is right",
         "numerics.nf4_products",
@@ -477,6 +494,29 @@ _OTHERS: dict[str, Case] = {
         f"{LAYER}.weight.nested_absmax",
         NAN,
     ),
+    "weight missing": Case(
+        "the file lacks one weight, which transformers fills at random",
+        ("load.weights_from_checkpoint",),
+        DATAERR,
+        broken_files.WEIGHT,
+        files=broken_files.BREAKINGS["missing weight"],
+        kind="llama-bf16",
+    ),
+    "fewer layers": Case(
+        "config.json says one layer less than the weights have",
+        ("load.nothing_left_over",),
+        DATAERR,
+        "model.layers.1.",
+        files=broken_files.BREAKINGS["fewer layers"],
+        kind="llama-bf16",
+    ),
+    "no tokenizer": Case(
+        "the model came without a tokenizer",
+        ("load.tokenizer",),
+        DATAERR,
+        "without a tokenizer",
+        replaces={_LOAD: memory.without_tokenizer},
+    ),
     "huge in file": replace(
         _in_file(
             "a norm of 3e38 in the file",
@@ -491,14 +531,14 @@ _OTHERS: dict[str, Case] = {
         "the driver reports an illegal access in a step",
         "gather",
         NODE_UNFIT,
-        "illegal memory",
+        "CUDA_ERROR_ILLEGAL_ADDRESS",
         arithmetic.illegal_access,
     ),
     "no memory": _later(
         "a step does not fit into the device's memory",
         "gather",
         HW_MISMATCH,
-        "does not fit",
+        "out of device memory",
         arithmetic.no_memory,
     ),
     "no loss": _later(

@@ -285,3 +285,24 @@ def untied(model: Any) -> None:
 def lora_a_zero(model: Any) -> None:
     """With B zero too no gradient ever reaches the pair."""
     pair(model).lora_A["default"].weight.data.zero_()
+
+
+def tied_pair(model: Any) -> None:
+    """A matrix of one pair is another pair's too."""
+    other = pair(model, LAYER.replace(".1.", ".0."))
+    pair(model).lora_A["default"].weight = other.lora_A["default"].weight
+
+
+def offloaded(model: Any) -> None:
+    """The map that accelerate leaves on a model that did not fit."""
+    model.hf_device_map = {"model.language_model": "cpu", "model.vision_tower": "disk"}
+
+
+def without_tokenizer(load: Any) -> Any:
+    """For the loader: Unsloth hands out None where it cannot load the tokenizer."""
+
+    def loaded(*arguments: Any, **named: Any) -> Any:
+        found = load(*arguments, **named)
+        return replace(found, tokenizer=None, facts=replace(found.facts, tokenizer_class=""))
+
+    return loaded

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from app.checks import Check
-from app.checks._quant_state import NF4 as NF4_TABLE
 from app.config import ModelRequest
+from app.facts.nf4 import NF4 as NF4_TABLE
 from app.outcome import Finding
 from app.plan import DownloadT, Plan, VerifyT
 from app.probes.headers import BITS

@@ -9,14 +9,31 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from app.profiles import GIB, PROFILES, Profile
+
+
+def in_own_process(module: str, card: str) -> Any:
+    """What `python -m tests.<module> CARD` writes as JSON in its last line."""
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.{module}", card],
+        cwd=Path(__file__).resolve().parent.parent,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def import_as_on(name: str) -> Profile:

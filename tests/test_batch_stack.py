@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from app.facts.adapter import ComponentT
 from app.plan import Plan
 from tests.stack_models import load, plan_for
 
 pytestmark = pytest.mark.stack
-TEXT: set[ComponentT] = {"language"}
-IMAGE: set[ComponentT] = {"language", "projector"}
+TEXT = {"text"}
+IMAGE = {"text", "image"}
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +75,7 @@ def test_a_long_batch_has_the_media_and_an_answer_that_fills_it(
     model, tokenizer, plan = gemma
     from app.engine.batch import make
 
-    batch = make(model, tokenizer, at_length(plan, 900), {"language", "projector", "audio"})
+    batch = make(model, tokenizer, at_length(plan, 900), {"text", "image", "audio"})
     assert (batch.n_tokens, batch.modalities, batch.notes) == (900, ("text", "image", "audio"), ())
     ids = batch.inputs["input_ids"]
     assert int((ids == model.config.image_token_id).sum()) == 4
@@ -133,14 +132,14 @@ def test_an_image_is_in_it_and_its_tokens_are_no_target(gemma: tuple[Any, Any, P
     assert (labels != -100).any()
 
 
-@pytest.mark.parametrize("components", [IMAGE, {"language", "audio"}])
+@pytest.mark.parametrize("wanted", [IMAGE, {"text", "audio"}])
 def test_a_modality_without_a_processor_is_left_out_with_a_note(
-    gemma: tuple[Any, Any, Plan], components: set[ComponentT]
+    gemma: tuple[Any, Any, Plan], wanted: set[str]
 ) -> None:
     model, tokenizer, plan = gemma
     from app.engine.batch import make
 
-    batch = make(model, tokenizer, replace(plan, resolved=None), components)
+    batch = make(model, tokenizer, replace(plan, resolved=None), wanted)
     assert batch.modalities == ("text",)
     assert "processor has no" in batch.notes[0]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +58,7 @@ def measured(folder: Path, model: Any = None, profile: Profile = V100_ON_CPU) ->
 def finding(facts: CastFacts, folder: Path, profile: Profile = V100_ON_CPU) -> Finding:
     (check,) = CHECKS
     found = check.judge(facts, plan_for(folder, profile))
-    return found if found.fault or found.status is not Status.FAIL else _with(check.fault, found)
-
-
-def _with(fault: Fault, found: Finding) -> Finding:
-    return Finding(**{field: getattr(found, field) for field in ("status", "reason")}, fault=fault)
+    return replace(found, fault=found.fault or check.fault) if found.status.blocks else found
 
 
 @pytest.mark.parametrize("kind", ["llama-nf4", "gemma3-bf16", "qwen3moe-bf16"])

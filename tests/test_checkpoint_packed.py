@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.checks._quant_state import NF4 as NF4_TABLE
 from app.exits import ExitCode
+from app.facts.nf4 import NF4 as NF4_TABLE
 from app.outcome import Status
 from app.probes.safetensors import read_checkpoint
 from tests.fakes_preflight import (

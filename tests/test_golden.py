@@ -78,7 +78,7 @@ def test_a_product_that_is_no_number_fails_on_every_hardware(
     assert list(told) == ["numerics.nf4_products"]
     finding = told["numerics.nf4_products"]
     assert (finding.status, code(finding, "numerics.nf4_products")) == (Status.FAIL, 80)
-    assert "a.weight with 64 rows in bfloat16" in finding.reason
+    assert "a.weight, output of 64 rows in bfloat16" in finding.reason
 
 
 def test_a_kernel_that_raises_is_told_in_its_words() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from app.engine.nf4_layers import Layer
 
 pytestmark = pytest.mark.stack
+ROOT = Path(__file__).resolve().parent.parent
 PLAN = plan_for("gemma3n-nf4")
 GPU = replace(PLAN, profile=V100)  # no evidence has been committed for it
 NAME = "model.language_model.layers.1.mlp.up_proj.weight"  # not the first of its kind
@@ -73,7 +77,9 @@ def test_a_healthy_model_is_proven_with_every_scale(gemma: tuple[Any, Checkpoint
     assert sum(each.n_layers for each in facts.unpacked) == len(list(layers(model))) == 47
     assert len({(each.shape, each.dtype) for each in facts.unpacked}) == len(facts.unpacked) == 5
     assert all(each.n_compared == each.shape[0] * each.shape[1] for each in facts.unpacked)
-    assert [each.rows for each in facts.products] == [1, 64] * 5
+    assert [(each.rows, each.of) for each in facts.products] == [
+        *((1, "output"), (64, "output"), (64, "input gradient"))
+    ] * 5
     assert facts.n_scales == 5 * 47  # absmax, its own, two tables, offset
     assert {each.by for each in facts.unpacked} == {"bitsandbytes"}  # a GPU's has Unsloth's too
 
@@ -277,6 +283,15 @@ def test_a_wrong_dequantisation_is_caught(unpack: Callable[..., Any]) -> None:
         assert caught(GoldenFacts(unpacked=(facts,), n_scales=1), plan)["numerics.nf4_exact"] == 80
 
 
+def test_a_wrong_dequantisation_of_unsloths_is_told_as_its_own() -> None:
+    from app.engine import golden
+
+    facts = GoldenFacts((golden.compare(layer(), "unsloth", one_unit_off),), n_scales=1)
+    assert caught(facts, GPU)["numerics.nf4_exact"] is ExitCode.NUMERICS
+    found = failing(CHECKS, facts, GPU)["numerics.nf4_exact"]
+    assert found.reason.startswith("unsloth unpacks packed weights wrongly")
+
+
 def test_the_first_difference_is_told() -> None:
     facts = compared(one_unit_off)
     assert facts.n_different == 1
@@ -406,9 +421,11 @@ def test_pieces_start_with_a_block_and_count_no_value_twice(beyond: int, blocksi
 
 
 def multiplied(multiply: Callable[..., Any], dtype: str = "bfloat16") -> list[Product]:
+    """The products of the forward pass alone."""
     from app.engine.nf4_products import products
 
-    return list(products(only(linear(dtype=dtype)), PLAN, multiply))
+    found = products(only(linear(dtype=dtype)), PLAN, multiply)
+    return [each for each in found if each.of == "output"]
 
 
 @pytest.mark.parametrize("share", [0, 0.5, 2])
@@ -432,6 +449,26 @@ def test_a_product_off_by_more_than_its_tolerance_is_judged_by_evidence(
     assert all(each.error > each.tolerance for each in facts.products)
     assert caught(facts) == {"numerics.nf4_products": ExitCode.NUMERICS}
     assert caught(facts, GPU) == {"numerics.nf4_products": Status.WARN}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("by", [1.0, 1.5, -1.0])
+def test_a_wrong_backward_pass_is_named_though_the_forward_pass_is_right(
+    dtype: str, by: float
+) -> None:
+    from app.engine import nf4_products
+
+    def off(inputs: Any, of: Layer, back: Any) -> Any:
+        return by * nf4_products.gradient(inputs, of, back)
+
+    layer = only(linear(dtype=dtype))
+    found = tuple(nf4_products.products(layer, PLAN, differentiate=off))
+    facts = GoldenFacts(products=found, n_scales=1)
+    if by == 1:
+        assert caught(facts) == {}
+        return
+    assert [each.of for each in found if each.error > each.tolerance] == ["input gradient"]
+    assert caught(facts) == {"numerics.nf4_products": ExitCode.NUMERICS}
 
 
 @pytest.mark.parametrize(
@@ -480,7 +517,7 @@ def test_a_weight_of_zeros_has_exact_products() -> None:
     zeros = torch.zeros(64, 128, dtype=torch.bfloat16)
     module.weight = Params4bit(zeros, quant_type="nf4", module=module).to("cpu")
     facts = prove(module)
-    assert [each.error for each in facts.products] == [0, 0]
+    assert [each.error for each in facts.products] == [0, 0, 0]
 
 
 def test_nested_scales_in_other_blocks_are_refused_by_the_product_and_named() -> None:
@@ -493,12 +530,16 @@ def test_nested_scales_in_other_blocks_are_refused_by_the_product_and_named() ->
     assert facts.products[0].problem.startswith("NotImplementedError: nested quantization")
 
 
+def test_a_bitsandbytes_that_cannot_be_imported_is_left_to_the_stage_stack() -> None:
+    """The worker's stages stand without it: `stack.packages` says what is wrong."""
+    command = "import sys; sys.modules['bitsandbytes'] = None; import app.work"
+    subprocess.run([sys.executable, "-c", command], cwd=ROOT, check=True, timeout=120)
+
+
 def test_unsloths_dequantisation_is_compared_where_it_has_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The rule only: its kernels are for a GPU, where `tests/gpu` runs them."""
-    import sys
-
     import torch
 
     from app.engine import golden

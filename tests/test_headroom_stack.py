@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from app.checks import _headroom
+from app.facts.adapter import needed
 from app.facts.headroom import HeadroomFacts, Largest
 from app.facts.numerics import NumericsFacts, WeightFacts
 from app.outcome import Fault, Finding, Status
@@ -225,13 +226,12 @@ def test_little_room_in_float16_warns() -> None:
 
 def ready(kind: Kind, **request: Any) -> tuple[Any, Any, Plan]:
     """A real model in training mode, one batch, and the plan."""
-    from app.engine import steps
     from app.engine.adapter import gather
     from app.engine.batch import make
 
     plan = plan_for(kind, **request)
     model, tokenizer = adapted(plan)
-    batch = make(model, tokenizer, plan, steps.inputs_of(gather(model).pairs))
+    batch = make(model, tokenizer, plan, needed(gather(model).pairs).values())
     return model.train(), batch, plan
 
 

@@ -12,7 +12,7 @@ import pytest
 from app.checks import Check
 from app.checks.numerics import CHECKS, section
 from app.errors import BootError
-from app.facts.adapter import Pair
+from app.facts.adapter import Pair, needed
 from app.facts.checkpoint import QuantData
 from app.facts.numerics import NumericsFacts
 from app.outcome import Fault, Finding, Status
@@ -380,14 +380,14 @@ def test_an_adapter_that_is_not_zero_differs_from_its_base(llama: tuple[Any, Any
 
 def test_layers_that_attend_to_an_image_are_out_of_reach_without_one() -> None:
     """Mllama passes whole layers over when there is no image."""
-    from app.engine.steps import _out_of_reach, inputs_of
+    from app.engine.steps import _out_of_reach
 
     names = ("layers.0.mlp.up_proj", "layers.1.cross_attn.q_proj", "layers.1.mlp.up_proj")
     pairs = [
         Pair(name, "language", "mlp", 16, 32.0, 0.0, (16, 4), (4, 16), b_zero=True)
         for name in names
     ]
-    assert inputs_of(pairs) == {"language", "vision"}
+    assert list(needed(pairs).values()) == ["text", "image", "image"]
     assert set(_out_of_reach(pairs, ("text",))) == set(names[1:])
     assert _out_of_reach(pairs, ("text", "image")) == {}
 

@@ -147,6 +147,13 @@ def test_configurations_of_another_type_only_warn() -> None:
     assert offenders(census, plan_for(V100)) == []
 
 
+def test_a_default_dtype_that_a_library_left_behind_warns() -> None:
+    check = next(each for each in precision.CHECKS if each.id == "precision.config_dtypes")
+    census = replace(healthy(V100), default_dtype="float16")
+    found = check.judge(census, plan_for(V100))
+    assert (found.status, found.actual) == (Status.WARN, "torch.get_default_dtype() (float16)")
+
+
 def test_the_section_shows_the_first_ten_and_counts_all() -> None:
     census = healthy(V100)
     many = tuple(tensor(V100, f"w{index}", "bfloat16") for index in range(25))

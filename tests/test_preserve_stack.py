@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import random
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from app.plan import Plan
+from tests.shadow_cuda import in_own_process
 from tests.stack_models import adapted, plan_for
 
 pytestmark = pytest.mark.stack
@@ -154,16 +151,7 @@ def test_a_look_finds_nothing_where_nothing_was_done(llama: tuple[Any, Any, Plan
 @pytest.mark.slow
 def test_unsloths_turn_to_inference_is_taken_back() -> None:
     """Its generate on a GPU turns the model around and leaves it so. The real code, on the host."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.shadow_inference", "v100"],
-        cwd=Path(__file__).resolve().parent.parent,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    changed, left = json.loads(done.stdout.splitlines()[-1])
+    changed, left = in_own_process("shadow_inference", "v100")
     told = {name.partition(" of ")[0] for name in changed}
     assert told >= {"training", "gradient_checkpointing", "_flag_for_generation", "use_cache"}
     assert left == []

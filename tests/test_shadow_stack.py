@@ -5,33 +5,18 @@ A test that fails after an upgrade of Unsloth names the cell: card, family, aske
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from tests.shadow_cells import CARDS, Cells, expected
+from tests.shadow_cuda import in_own_process
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="module", params=CARDS)
 def card(request: pytest.FixtureRequest) -> tuple[Cells, Cells]:
     """Measured in a process of its own, which takes 20 s, and expected."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.shadow_table", request.param],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1]), expected(request.param)
+    return in_own_process("shadow_table", request.param), expected(request.param)
 
 
 @pytest.mark.parametrize("cell", expected("v100"))

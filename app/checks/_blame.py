@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from app.facts.headroom import FLOAT16_MAX
 from app.facts.numerics import NotFinite, WeightFacts
 from app.facts.words import listed
 from app.outcome import Fault
 from app.plan import Plan
 
-# Also what a weight may be: checkpoints hold a few hundreds at most, and one that float16 cannot
-# hold explains a loss that is no number, on any device.
-_FLOAT16_MAX = 65504.0
 NODE_STEP = "run the boot on another node; if it passes there, take this one out of service"
 
 
@@ -35,7 +33,7 @@ def _cast_overflow(entry: NotFinite, plan: Plan) -> bool:
     in float16 is taken for the cast, which looks nowhere at what it does; a broken device does not
     only make clean infinities.
     """
-    beyond = entry.file is not None and entry.file.largest > _FLOAT16_MAX
+    beyond = entry.file is not None and entry.file.largest > FLOAT16_MAX
     if entry.where == "absmax":
         return beyond and plan.profile.compute_dtype == "float16"
     if entry.n_nan:
@@ -47,15 +45,20 @@ def _cast_overflow(entry: NotFinite, plan: Plan) -> bool:
 
 def _packing_overflow(entry: NotFinite) -> bool:
     """A scale that the loader computed of weights out of all proportion."""
-    return entry.where == "absmax" and entry.file is not None and entry.file.largest > _FLOAT16_MAX
+    return entry.where == "absmax" and entry.file is not None and entry.file.largest > FLOAT16_MAX
 
 
 def suspects(weights: WeightFacts) -> str:
     """Weights that are finite and explain broken steps by themselves; empty when there are none."""
-    largest = weights.largest_magnitude or 0.0
-    told = [f"{weights.largest_name} holds {largest:g}"] if largest > _FLOAT16_MAX else []
+    largest = f"{weights.largest_name} holds {weights.largest_magnitude}"
+    told = [largest] if _too_large(weights) else []
     told += [f"nothing but zeros in {listed(weights.all_zero)}"] if weights.all_zero else []
     return "; ".join(told)
+
+
+def _too_large(weights: WeightFacts) -> bool:
+    """Checkpoints hold a few hundreds at most; beyond float16 is out of proportion in any dtype."""
+    return (weights.largest_magnitude or 0.0) > FLOAT16_MAX
 
 
 def blame_steps(weights: WeightFacts, plan: Plan) -> tuple[Fault, str, str]:
@@ -63,7 +66,7 @@ def blame_steps(weights: WeightFacts, plan: Plan) -> tuple[Fault, str, str]:
 
     Weights out of proportion explain them, on every node; nothing else in the file is known to.
     """
-    if (weights.largest_magnitude or 0.0) > _FLOAT16_MAX:
+    if _too_large(weights):
         step = "use another copy or revision of the checkpoint"
         return Fault.DATA_INVALID, f"weights out of proportion: {suspects(weights)}", step
     if plan.profile.needs_gpu:

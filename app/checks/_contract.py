@@ -212,6 +212,9 @@ def config_dtypes(census: Census, plan: Plan) -> Iterator[Offender]:
     for name, dtype in declared.items():
         if dtype and dtype not in allowed:
             yield Offender(name=name, category="config", expected=_any_of(allowed), actual=dtype)
+    if census.default_dtype != "float32":  # what a library has set and not put back
+        name, actual = "torch.get_default_dtype()", census.default_dtype
+        yield Offender(name=name, category="config", expected="float32", actual=actual)
 
 
 def expects_forced_float32(census: Census, plan: Plan) -> bool:

@@ -56,7 +56,7 @@ def headroom_room(facts: NumericsFacts, plan: Plan) -> Finding:
     narrow = {"float16", "bfloat16", plan.profile.compute_dtype}
     values = [each for each in (*room.forward, *room.backward) if each.dtype in narrow]
     if not values:
-        return skipped("no activation is held in 16 bits: float16 bounds nothing here")
+        return skipped("no activation is held in 16 bits, and only those are judged here")
     least = _by_bits(values)[0]
     if not math.isfinite(least.value):
         return skipped("an activation or a gradient is not finite, and has no room")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from app.checks import Check
+from app.checks._steps import untried
 from app.facts.adapter import counted
 from app.facts.host import size
 from app.facts.numerics import LeftFacts, NumericsFacts, Recomputed
@@ -14,7 +15,7 @@ from app.plan import Plan
 def gradient_checkpointing(facts: NumericsFacts, plan: Plan) -> Finding:
     """Layers run again for their gradients where that was asked for, and only there."""
     if facts.steps is None:
-        return skipped(f"no training step was tried: {facts.no_steps_reason}")
+        return untried(facts)
     if not any(pair.b for pair in facts.steps.pairs):
         return skipped("no pair got a gradient, and without one no layer runs again")
     asked, found = plan.request.use_gradient_checkpointing, facts.steps.recomputed
@@ -43,7 +44,7 @@ def checkpointing(found: Recomputed) -> str:
 def memory_as_forecast(facts: NumericsFacts, plan: Plan) -> Finding:
     """The peak is not above the most that the forecast gives for a batch of this length."""
     if facts.steps is None:
-        return skipped(f"no training step was tried: {facts.no_steps_reason}")
+        return untried(facts)
     used = facts.steps.memory
     if used.peak is None:
         return skipped("the system does not tell the peak")
@@ -70,7 +71,7 @@ def left_as_found(facts: NumericsFacts, plan: Plan) -> Finding:
     """Adapter, gradients, modes, buffers and generators are what they were before the steps."""
     del plan
     if facts.left is None:
-        return skipped(f"no training step was tried: {facts.no_steps_reason}")
+        return untried(facts)
     left = facts.left
     if left.changed:
         return failed(

@@ -21,9 +21,10 @@ def origins(facts: StackFacts, plan: Plan) -> Finding:
     checkouts = [each for each in facts.origins if each.editable and not each.recorded]
     if strays:
         judged = failed if plan.baked is not None else warned
+        more = f" (+{len(strays) - 1} more)" if len(strays) > 1 else ""
         return judged(
             f"{strays[0].module} was imported from {one_line(strays[0].file)}, and the version "
-            f"that is installed is not it (+{len(strays) - 1} more)",
+            f"that is installed is not it{more}",
             expected=expected,
             actual=listed((f"{each.file}, not in {each.folder}" for each in strays), between="; "),
             next_step="take that folder out of PYTHONPATH (and of sys.path), and set "

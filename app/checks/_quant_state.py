@@ -14,13 +14,9 @@ from functools import lru_cache
 from typing import Any
 
 from app.facts.checkpoint import STATE, CheckpointFacts, TensorHeader
+from app.facts.nf4 import NF4
 from app.facts.words import one_line
 
-# The 16 numbers of NF4, as float32 prints them.
-NF4 = (
-    *(-1.0, -0.6961928, -0.52507305, -0.39491749, -0.28444138, -0.18477343, -0.09105004, 0.0),
-    *(0.07958030, 0.16093020, 0.24611230, 0.33791524, 0.44070983, 0.56261700, 0.72295684, 1.0),
-)
 # What a packed weight needs beside it, and besides where its scales are packed too.
 _ITEMS = (".absmax", ".quant_map", f"{STATE}nf4")
 _NESTED = (".nested_absmax", ".nested_quant_map")

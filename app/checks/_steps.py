@@ -3,66 +3,65 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 
 from app.checks._blame import blame_steps, suspects
 from app.facts.adapter import counted
-from app.facts.numerics import NumericsFacts, StepFacts
+from app.facts.numerics import NumericsFacts
 from app.facts.words import listed
 from app.outcome import Fault, Finding, failed, passed, skipped, warned
 from app.plan import Plan
 
 _NO_LOSS = "the first loss is not finite, and a gradient of it tells nothing"
 # Relative; one unit in the last place of the compute dtype, since a disabled adapter may take
-# another kernel. A mean over 255 tokens rounds better than that. On a CPU the losses are equal.
+# another kernel. A mean over many tokens rounds better than that. On a CPU the losses are equal.
 _LOSS_TOLERANCE = {"float32": 1e-5, "bfloat16": 2.0**-7, "float16": 2.0**-10}
 
 
-def _on_steps(judge: Callable[[StepFacts], Finding], facts: NumericsFacts) -> Finding:
-    if facts.steps is None:
-        return skipped(f"no training step was tried: {facts.no_steps_reason}")
-    return judge(facts.steps)
+def untried(facts: NumericsFacts) -> Finding:
+    """Of what only steps can show, where none was taken."""
+    return skipped(f"no training step was tried: {facts.no_steps_reason}")
 
 
 def batch(facts: NumericsFacts, plan: Plan) -> Finding:
     """The batch is the model's own chat, with every modality that the pairs want."""
     del plan
-
-    def judge(steps: StepFacts) -> Finding:
-        size = f"{counted(steps.n_tokens, 'token')} of {' and '.join(steps.modalities)}"
-        if not steps.notes:
-            return passed(f"the batch is the model's own chat: {size}")
-        return warned(
-            f"the batch is not the model's own chat: {'; '.join(steps.notes)}",
-            expected="tokenizer, chat template and processor of this model",
-            actual=size,
-            next_step="check the tokenizer and processor files of the checkpoint: training that "
-            "uses them meets the same",
-        )
-
-    return _on_steps(judge, facts)
+    steps = facts.steps
+    if steps is None:
+        return untried(facts)
+    size = (
+        f"{counted(steps.n_tokens, 'token')} of {' and '.join(steps.modalities)}, "
+        f"{steps.n_supervised} of them to be predicted"
+    )
+    if not steps.notes:
+        return passed(f"the batch is the model's own chat: {size}")
+    return warned(
+        f"the batch is not the model's own chat: {'; '.join(steps.notes)}",
+        expected="tokenizer, chat template and processor of this model",
+        actual=size,
+        next_step="check the tokenizer and processor files of the checkpoint: training that "
+        "uses them meets the same",
+    )
 
 
 def adapter_starts_at_zero(facts: NumericsFacts, plan: Plan) -> Finding:
     """The adapted model's loss equals the base's on the same batch."""
-    del plan
-
-    def judge(steps: StepFacts) -> Finding:
-        tolerance = _LOSS_TOLERANCE[steps.compute_dtype]
-        shown = f"{steps.start_loss!r} with the adapter, {steps.base_loss!r} without"
-        if not (math.isfinite(steps.start_loss) or math.isfinite(steps.base_loss)):
-            return skipped("no loss is finite, with the adapter or without")
-        if math.isclose(steps.start_loss, steps.base_loss, rel_tol=tolerance):
-            return passed("the adapter changes nothing before training", actual=shown)
-        return failed(
-            "the adapted model differs from its base before any training",
-            expected=f"equal losses, relative tolerance {tolerance:g}",
-            actual=shown,
-            next_step="check the adapter's B, and the kernels that replace PEFT's LoRA",
-            fault=Fault.NUMERICS if _unfinite(steps.start_loss, steps.base_loss) else None,
-        )
-
-    return _on_steps(judge, facts)
+    steps = facts.steps
+    if steps is None:
+        return untried(facts)
+    tolerance = _LOSS_TOLERANCE[plan.profile.compute_dtype]
+    shown = f"{steps.start_loss!r} with the adapter, {steps.base_loss!r} without"
+    if not (math.isfinite(steps.start_loss) or math.isfinite(steps.base_loss)):
+        return skipped("no loss is finite, with the adapter or without")
+    if math.isclose(steps.start_loss, steps.base_loss, rel_tol=tolerance):
+        return passed("the adapter changes nothing before training", actual=shown)
+    return failed(
+        "the adapted model differs from its base before any training",
+        expected=f"equal losses, relative tolerance {tolerance:g}",
+        actual=shown,
+        next_step="check the adapter's B, and the kernels that replace PEFT's LoRA",
+        fault=Fault.NUMERICS if _unfinite(steps.start_loss, steps.base_loss) else None,
+    )
 
 
 def _unfinite(*values: float) -> bool:
@@ -71,55 +70,64 @@ def _unfinite(*values: float) -> bool:
 
 def loss_finite(facts: NumericsFacts, plan: Plan) -> Finding:
     """Every loss, before and during the steps, and as many as were asked for."""
-
-    def judge(steps: StepFacts) -> Finding:
-        losses = (steps.base_loss, steps.start_loss, *steps.losses)
+    steps = facts.steps
+    if steps is None:
+        return untried(facts)
+    losses, n = (steps.base_loss, steps.start_loss, *steps.losses), len(steps.losses)
+    expected = f"{plan.steps} finite losses"
+    actual = f"{_numbers(losses)} (without the adapter, with it, then each step)"
+    if _unfinite(*losses):
         fault, why, step = blame_steps(facts.weights, plan)
-        shown = ", ".join(f"{loss:.6g}" for loss in losses)
-        wrong, n = _unfinite(*losses), len(steps.losses)
-        if wrong or n < plan.steps:
-            return failed(
-                f"a loss is not finite{why and f' ({why})'}"
-                if wrong
-                else f"only {n} of {plan.steps} steps were run",
-                expected=f"{plan.steps} finite losses",
-                actual=f"{shown} (without the adapter, with it, then each step)",
-                next_step=step if wrong else "report it with this file: it is a bug here",
-                fault=fault if wrong else Fault.INTERNAL,
-            )
-        return passed(
-            f"{counted(len(steps.losses), 'step')} with finite losses ({steps.arithmetic})",
-            actual=shown,
+        return failed(
+            f"a loss is not finite, first {_where(losses)}{why and f' ({why})'}",
+            expected=expected,
+            actual=actual,
+            next_step=step,
+            fault=fault,
         )
+    if n < plan.steps:
+        return failed(
+            f"only {n} of {plan.steps} steps were run",
+            expected=expected,
+            actual=actual,
+            next_step="report it with this file: it is a bug here",
+            fault=Fault.INTERNAL,
+        )
+    return passed(f"{counted(n, 'step')} with finite losses ({steps.arithmetic})", actual=actual)
 
-    return _on_steps(judge, facts)
+
+def _where(losses: Sequence[float]) -> str:
+    """Of the first that is no number: the base's, the fresh adapter's, or that of a step."""
+    first = next(place for place, loss in enumerate(losses) if not math.isfinite(loss))
+    return ("without the adapter", "with it")[first] if first < 2 else f"in step {first - 1}"  # noqa: PLR2004
+
+
+def _numbers(values: Iterable[float]) -> str:
+    return ", ".join(f"{value:.6g}" for value in values)
 
 
 def gradients_finite(facts: NumericsFacts, plan: Plan) -> Finding:
     """Every gradient of every step, by name."""
-
-    def judge(steps: StepFacts) -> Finding:
-        if _unfinite(*steps.losses[:1]):  # later ones may have become so by a gradient
-            return skipped(_NO_LOSS)
-        if steps.bad_gradients or _unfinite(*steps.gradient_norms):
-            fault, why, step = blame_steps(facts.weights, plan)
-            return failed(
-                f"gradients are not finite{why and f' ({why})'}, {len(steps.bad_gradients)}: "
-                f"{listed(steps.bad_gradients)}",
-                expected="finite gradients in every step",
-                actual=", ".join(f"{norm:.6g}" for norm in steps.gradient_norms),
-                next_step=step,
-                fault=fault,
-            )
-        norms = ", ".join(f"{norm:.6g}" for norm in steps.gradient_norms)
-        found = f"; {counted(steps.n_skipped, 'step')} went to the gradient scaler" * bool(
-            steps.n_skipped
+    steps = facts.steps
+    if steps is None:
+        return untried(facts)
+    if _unfinite(*steps.losses[:1]):  # later ones may have become so by a gradient
+        return skipped(_NO_LOSS)
+    if steps.bad_gradients or _unfinite(*steps.gradient_norms):
+        fault, why, step = blame_steps(facts.weights, plan)
+        return failed(
+            f"gradients are not finite{why and f' ({why})'}, {len(steps.bad_gradients)}: "
+            f"{listed(steps.bad_gradients)}",
+            expected="finite gradients in every step",
+            actual=f"norms {_numbers(steps.gradient_norms)}",
+            next_step=step,
+            fault=fault,
         )
-        return passed(
-            f"finite gradients in {counted(len(steps.losses), 'step')}{found}", actual=norms
-        )
-
-    return _on_steps(judge, facts)
+    lost = f"; the scaler threw {counted(steps.n_skipped, 'step')} away" if steps.n_skipped else ""
+    return passed(
+        f"finite gradients in {counted(len(steps.losses), 'step')}{lost}",
+        actual=f"norms {_numbers(steps.gradient_norms)}",
+    )
 
 
 def gradient_reaches_every_pair(facts: NumericsFacts, plan: Plan) -> Finding:
@@ -127,22 +135,21 @@ def gradient_reaches_every_pair(facts: NumericsFacts, plan: Plan) -> Finding:
 
     A's gradient is B's product: zero in the first step, so that one step alone cannot show it.
     """
-
-    def judge(steps: StepFacts) -> Finding:
-        if _unfinite(*steps.losses[:1]):  # later ones may have become so by a gradient
-            return skipped(_NO_LOSS)
-        away = [pair for pair in steps.pairs if pair.unreachable]
-        near = [pair for pair in steps.pairs if not pair.unreachable]
-        dry = [pair.name for pair in near if not (pair.b and (pair.a or plan.steps < 2))]  # noqa: PLR2004
-        reasons = sorted({pair.unreachable for pair in away} | set(steps.notes))
-        apart = f"; {counted(len(away), 'pair')} not judged: {'; '.join(reasons)}" if away else ""
-        if dry:
-            return _no_gradient(dry, len(near), apart, suspects(facts.weights))
-        if not near:
-            return skipped(f"no pair can be reached by this batch: {'; '.join(reasons)}")
-        return passed(f"a gradient in {counted(len(near), 'pair')}{apart}")
-
-    return _on_steps(judge, facts)
+    steps = facts.steps
+    if steps is None:
+        return untried(facts)
+    if _unfinite(*steps.losses[:1]):  # later ones may have become so by a gradient
+        return skipped(_NO_LOSS)
+    away = [pair for pair in steps.pairs if pair.unreachable]
+    near = [pair for pair in steps.pairs if not pair.unreachable]
+    dry = [pair.name for pair in near if not (pair.b and (pair.a or plan.steps < 2))]  # noqa: PLR2004
+    reasons = sorted({pair.unreachable for pair in away} | set(steps.notes))
+    apart = f"; {counted(len(away), 'pair')} not judged: {'; '.join(reasons)}" if away else ""
+    if dry:
+        return _no_gradient(dry, len(near), apart, suspects(facts.weights))
+    if not near:
+        return skipped(f"no pair can be reached by this batch: {'; '.join(reasons)}")
+    return passed(f"a gradient in {counted(len(near), 'pair')}{apart}")
 
 
 def _no_gradient(dry: list[str], n_near: int, apart: str, why: str) -> Finding:
@@ -163,40 +170,38 @@ def _no_gradient(dry: list[str], n_near: int, apart: str, why: str) -> Finding:
 def loss_falls(facts: NumericsFacts, plan: Plan) -> Finding:
     """The last loss on the fixed batch is below the first."""
     del plan
-
-    def judge(steps: StepFacts) -> Finding:
-        if len(steps.losses) < 2:  # noqa: PLR2004
-            return skipped("one step has no later loss to compare")
-        if _unfinite(*steps.losses):
-            return skipped("a loss is not finite, and nothing is above or below it")
-        if not any(pair.b for pair in steps.pairs):
-            return skipped("no pair got a gradient, and without one no loss falls")
-        first, last = steps.losses[0], steps.losses[-1]
-        if last < first:
-            return passed(f"the loss fell from {first:.6g} to {last:.6g}")
-        return warned(
-            "the loss did not fall",
-            expected=f"below {first!r} after {len(steps.losses)} steps",
-            actual=f"{last!r}",
-            next_step="raise BOOT_STEPS to see whether it falls later, before a long run",
-        )
-
-    return _on_steps(judge, facts)
+    steps = facts.steps
+    if steps is None:
+        return untried(facts)
+    if len(steps.losses) < 2:  # noqa: PLR2004
+        return skipped("one step has no later loss to compare")
+    if _unfinite(*steps.losses):
+        return skipped("a loss is not finite, and nothing is above or below it")
+    if not any(pair.b for pair in steps.pairs):
+        return skipped("no pair got a gradient, and without one no loss falls")
+    first, last = steps.losses[0], steps.losses[-1]
+    if last < first:
+        return passed(f"the loss fell from {first:.6g} to {last:.6g}")
+    return warned(
+        "the loss did not fall",
+        expected=f"below {first!r} after {len(steps.losses)} steps",
+        actual=f"{last!r}",
+        next_step="raise BOOT_STEPS to see whether it falls later, before a long run",
+    )
 
 
 def nothing_else_moved(facts: NumericsFacts, plan: Plan) -> Finding:
     """No parameter of the base, packed or not, changed a byte during the steps."""
     del plan
-
-    def judge(steps: StepFacts) -> Finding:
-        if steps.moved:
-            return failed(
-                f"the base moved in training, {counted(len(steps.moved), 'tensor')}: "
-                f"{listed(steps.moved)}",
-                expected=f"{steps.n_watched} tensors with the bytes they had",
-                actual=f"{len(steps.moved)} changed",
-                next_step="do not use this process's model: load it again",
-            )
-        return passed(f"the base kept every byte of {counted(steps.n_watched, 'tensor')}")
-
-    return _on_steps(judge, facts)
+    steps = facts.steps
+    if steps is None:
+        return untried(facts)
+    if steps.moved:
+        return failed(
+            f"the base moved in training, {counted(len(steps.moved), 'tensor')}: "
+            f"{listed(steps.moved)}",
+            expected=f"{steps.n_watched} tensors with the bytes they had",
+            actual=f"{len(steps.moved)} changed",
+            next_step="do not use this process's model: load it again",
+        )
+    return passed(f"the base kept every byte of {counted(steps.n_watched, 'tensor')}")

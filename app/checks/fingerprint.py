@@ -34,8 +34,8 @@ def repeatable(facts: FingerprintFacts, plan: Plan) -> Finding:
         "two equal passes give different logits: the device does not compute the same thing twice",
         expected=facts.logits[:_SHOWN],
         actual=facts.again[:_SHOWN],
-        next_step="try the same boot on another node of this kind: where that repeats, take this "
-        "one out of service",
+        next_step="try the same boot on another node of this kind: where two passes agree there, "
+        "take this node out of service",
     )
 
 
@@ -73,7 +73,7 @@ CHECKS: tuple[Check[FingerprintFacts], ...] = (
         repeatable,
         cause="a device that computes wrongly now and then, or a kernel whose order of addition is "
         "left to chance",
-        fix="try the same boot on another node of this kind; where that repeats, take this one out "
-        "of service",
+        fix="try the same boot on another node of this kind; where two passes agree there, take "
+        "this node out of service",
     ),
 )

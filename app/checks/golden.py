@@ -70,7 +70,8 @@ def nf4_products(facts: GoldenFacts, plan: Plan) -> Finding:
 
 
 def _named(products: list[Product]) -> str:
-    return listed(f"{each.name} with {each.rows} rows in {each.dtype}" for each in products)
+    named = (f"{each.name}, {each.of} of {each.rows} rows in {each.dtype}" for each in products)
+    return listed(named, 2)
 
 
 def scales_as_in_file(facts: GoldenFacts, plan: Plan) -> Finding:
@@ -110,6 +111,7 @@ def section(facts: GoldenFacts) -> sections.Nf4:
         products=[
             sections.Nf4Product(
                 name=each.name,
+                of=each.of,
                 rows=each.rows,
                 dtype=each.dtype,
                 error=each.error if math.isfinite(each.error) else None,

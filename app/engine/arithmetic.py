@@ -74,8 +74,6 @@ def stepping() -> Iterator[None]:
     """
     try:
         yield
-    except torch.OutOfMemoryError:
-        raise
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         if of_the_device(error) or _APP in Path(place.filename).resolve().parents:
@@ -92,6 +90,7 @@ def stepping() -> Iterator[None]:
 
 
 def of_the_device(error: Exception) -> bool:
-    """Whether the driver or a library on the device said it."""
-    accelerator = getattr(torch, "AcceleratorError", ())  # an illegal access, a lost device
-    return isinstance(error, accelerator) or any(word in str(error) for word in _OF_THE_DEVICE)
+    """Whether the driver, a library on the device, or the allocator of its memory said it."""
+    # An illegal access or a lost device; no memory.
+    classes = torch.AcceleratorError, torch.OutOfMemoryError
+    return isinstance(error, classes) or any(word in str(error) for word in _OF_THE_DEVICE)

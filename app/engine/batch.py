@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,10 @@ from torch import nn
 
 from app.engine import chat
 from app.engine.packed import base_model
-from app.facts.adapter import ComponentT
 from app.plan import Plan
 
 _SHORT = 32  # words of an answer that leaves the media most of the room
+_SPARE = 4  # times as many ids are drawn, so that enough are left without those for media
 _IGNORED = -100  # the label that transformers' losses leave out
 # Tokens that stand for something else than text are never a training target.
 _MARKS = ("image", "audio", "video", "vision", "boi", "eoi", "boa", "eoa")
@@ -36,18 +36,12 @@ class Batch:
     notes: tuple[str, ...]
 
 
-def make(model: nn.Module, tokenizer: Any, plan: Plan, components: set[ComponentT]) -> Batch:
-    """The batch for the parts of the model that LoRA stands on.
+def make(model: nn.Module, tokenizer: Any, plan: Plan, wanted: Collection[str]) -> Batch:
+    """The batch, with an image and audio (seeded noise) where they are wanted.
 
-    An image (seeded noise) is in it when LoRA stands on vision or its projector, audio when on the
-    audio tower; a modality that the processor cannot serve is left out with a note.
+    A modality that the processor cannot serve is left out with a note.
     """
     notes: list[str] = []
-    wanted = [
-        name
-        for name, parts in (("image", {"vision", "projector"}), ("audio", {"audio"}))
-        if components & parts
-    ]
     length = tokens(model, plan)
     encoded, modalities = _encode(tokenizer, plan, wanted, notes, length)
     encoded, why = _usable(model, tokenizer, plan, encoded, length)
@@ -60,8 +54,7 @@ def make(model: nn.Module, tokenizer: Any, plan: Plan, components: set[Component
 def prompt(model: nn.Module, tokenizer: Any, plan: Plan) -> tuple[dict[str, torch.Tensor], str]:
     """Ids and mask of a question, and why it is no chat; the template opens the answer."""
     notes: list[str] = []
-    said, why = chat.chat(tokenizer, plan.request.lora_random_state)
-    encoded = _encode_text(tokenizer, plan, notes, (said, why), chat.QUESTION, tokens(model, plan))
+    encoded = _encode_text(tokenizer, plan, notes, tokens(model, plan))
     encoded, problem = _usable(model, tokenizer, plan, encoded, chat.QUESTION)
     device = _embedding(model).device
     mask = encoded.get("attention_mask", torch.ones_like(encoded["input_ids"]))
@@ -83,11 +76,11 @@ def _usable(
 ) -> tuple[dict[str, torch.Tensor], str]:
     """The same, or seeded ids with the reason where the model cannot take these."""
     rows = int(_embedding(model).shape[0])
-    special = getattr(getattr(tokenizer, "tokenizer", tokenizer), "all_special_ids", ())
+    special = getattr(chat.text_tokenizer(tokenizer), "all_special_ids", ())
     why = _unusable(encoded["input_ids"], rows, frozenset(special))
     if not why:
         return encoded, ""
-    seeded = _random_ids(rows, length, plan.request.lora_random_state)
+    seeded = seeded_ids(model, length, plan.request.lora_random_state)
     return seeded, f"the tokenizer's ids {why}: seeded ids instead"
 
 
@@ -106,16 +99,17 @@ def _embedding(model: Any) -> torch.Tensor:
 
 
 def _encode(
-    tokenizer: Any, plan: Plan, wanted: list[str], notes: list[str], length: int
+    tokenizer: Any, plan: Plan, wanted: Collection[str], notes: list[str], length: int
 ) -> tuple[dict[str, torch.Tensor], tuple[str, ...]]:
     """Token ids and, where asked for and possible, pixels or samples."""
     served: list[str] = []
-    if wanted:
+    parts = {"image": "image_processor", "audio": "feature_extractor"}
+    media = {name: part for name, part in parts.items() if name in wanted}
+    if media:
         processor = _processor(tokenizer, plan)
-        parts = {"image": "image_processor", "audio": "feature_extractor"}
-        for name in wanted:
-            if getattr(processor, parts[name], None) is None:
-                notes.append(f"no {name} in the batch: the model's processor has no {parts[name]}")
+        for name, part in media.items():
+            if getattr(processor, part, None) is None:
+                notes.append(f"no {name} in the batch: the model's processor has no {part}")
             else:
                 served.append(name)
         if served:
@@ -123,9 +117,7 @@ def _encode(
             if encoded is not None:
                 return encoded, tuple(served)
             notes.append(f"no {' or '.join(served)} in the batch: {why}")
-    seed = plan.request.lora_random_state
-    said = chat.chat(tokenizer, seed, n_words=length)
-    return _encode_text(tokenizer, plan, notes, said, length, length), ()
+    return _encode_text(tokenizer, plan, notes, length, n_words=length), ()
 
 
 def _encode_media(
@@ -164,21 +156,18 @@ def _cut(encoded: dict[str, torch.Tensor], length: int) -> dict[str, torch.Tenso
 
 
 def _encode_text(
-    tokenizer: Any,
-    plan: Plan,
-    notes: list[str],
-    chat_of: tuple[str | None, str],
-    n_words: int,
-    length: int,
+    tokenizer: Any, plan: Plan, notes: list[str], length: int, *, n_words: int = 0
 ) -> dict[str, torch.Tensor]:
-    """The chat as text, cut to the length; plain words where no template is to be had."""
-    said, why = chat_of
-    if said is not None and len(said) < n_words:
+    """A chat, cut to the length, with an answer of `n_words`; plain words without a template."""
+    seed = plan.request.lora_random_state
+    said, why = chat.chat(tokenizer, seed, n_words=n_words)
+    least = n_words or chat.QUESTION
+    if said is not None and len(said) < least:
         said, why = None, "the chat template drops what is said"
     if said is None:
         notes.append(f"plain text, no chat: {why}")
-    encoded = getattr(tokenizer, "tokenizer", tokenizer)(
-        said or chat.text(n_words, plan.request.lora_random_state),
+    encoded = chat.text_tokenizer(tokenizer)(
+        said or chat.text(least, seed),
         add_special_tokens=said is None,  # a template writes its own
         truncation=True,
         max_length=length,
@@ -203,10 +192,24 @@ def _tensors(encoded: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return {name: value for name, value in encoded.items() if isinstance(value, torch.Tensor)}
 
 
-def _random_ids(rows: int, length: int, seed: int) -> dict[str, torch.Tensor]:
+def seeded_ids(model: nn.Module, length: int, seed: int) -> dict[str, torch.Tensor]:
+    """Ids, on the host, none of which stands for media; the same for all models of a vocabulary."""
+    base: Any = base_model(model)
+    rows, special = _embedding(model).shape[0], _special_ids(base.config)
     generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(0, rows, (1, length), generator=generator)
+    drawn = torch.randint(0, rows, (_SPARE * length,), generator=generator).tolist()
+    ids = torch.tensor([[each for each in drawn if each not in special][:length]])
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def accepted(model: nn.Module, encoded: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What the forward pass takes of it; with token types, without which PaliGemma refuses."""
+    base = base_model(model)  # its forward names the inputs, PEFT's takes anything
+    names = inspect.signature(type(base).forward).parameters
+    found = {name: value for name, value in encoded.items() if name in names}
+    if "token_type_ids" in names:
+        found.setdefault("token_type_ids", torch.zeros_like(encoded["input_ids"]))
+    return found
 
 
 def _finish(
@@ -216,17 +219,13 @@ def _finish(
     notes: tuple[str, ...],
 ) -> Batch:
     """Labels, the inputs that the model's forward takes, device and dtype."""
-    base: Any = base_model(model)  # its forward names the inputs, PEFT's takes anything
-    accepted = inspect.signature(type(base).forward).parameters
+    base: Any = base_model(model)
     ids = encoded["input_ids"]
     labels = ids.clone()
     labels[encoded.get("attention_mask", torch.ones_like(ids)) == 0] = _IGNORED
-    for special in special_ids(base.config):
+    for special in _special_ids(base.config):
         labels[ids == special] = _IGNORED
-    inputs = {name: value for name, value in encoded.items() if name in accepted}
-    if "token_type_ids" in accepted:  # PaliGemma refuses to train without it
-        inputs.setdefault("token_type_ids", torch.zeros_like(ids))
-    inputs["labels"] = labels
+    inputs = {**accepted(model, encoded), "labels": labels}
     device = _embedding(model).device
     # Pixels and samples in the model's own floating type, as Unsloth's collator hands them over.
     dtype = base.dtype
@@ -238,7 +237,7 @@ def _finish(
     return Batch(inputs, ids.numel(), n_supervised, modalities, notes)
 
 
-def special_ids(config: Any) -> set[int]:
+def _special_ids(config: Any) -> set[int]:
     """Ids of the tokens that mark or stand for images, audio and video, from the configuration."""
     found = set()
     for name, value in vars(config).items():

@@ -34,6 +34,8 @@ def take(model: torch.nn.Module, checkpoint: CheckpointFacts | None = None) -> C
     No value is read but the small code tables of packed weights, and the weights that the
     checkpoint packs and the model does not (a few dozen at most), compared with the file.
     """
+    import torch
+
     began = time.monotonic()
     base = packed.base_model(model)
     config = getattr(base, "config", None)
@@ -50,6 +52,7 @@ def take(model: torch.nn.Module, checkpoint: CheckpointFacts | None = None) -> C
         model_class=type(base).__name__,
         model_dtype=dtype_name(getattr(base, "dtype", "")),
         config_dtypes=dict(_config_dtypes(config)),
+        default_dtype=dtype_name(torch.get_default_dtype()),
         bnb_compute_dtype=_bnb_compute_dtype(quantization),
         forced_float32=None if forced is None else bool(forced),
         families=tuple(dict.fromkeys(_families(config))),
@@ -177,7 +180,7 @@ def _odd_maps(code: Any, inner: Any) -> Iterator[str]:
     if _count(code) != _CODES or code.is_meta:
         yield f"a table of {_count(code)} values"
     elif not torch.allclose(
-        code.detach().float().cpu(), get_4bit_type("nf4", device="cpu"), rtol=0, atol=1e-6
+        code.detach().float().cpu(), get_4bit_type("nf4", device="cpu").float(), rtol=0, atol=1e-6
     ):
         yield "another table than nf4's"
     if inner is None:

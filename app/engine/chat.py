@@ -20,6 +20,11 @@ _WORDS = (
 QUESTION = 16  # words; more than any template adds of its own to tell whether it drops them
 
 
+def text_tokenizer(tokenizer: Any) -> Any:
+    """The tokenizer inside a processor, or what was handed in."""
+    return getattr(tokenizer, "tokenizer", tokenizer)
+
+
 def text(n_words: int, seed: int) -> str:
     """Seeded words; each is a token at least, so that as many words fill a length in tokens."""
     return " ".join(random.Random(seed).choices(_WORDS, k=n_words))  # noqa: S311 - not a secret
@@ -43,7 +48,7 @@ def chat(
     turns = {"user": parts}
     if n_words:
         turns["assistant"] = [_said(text(n_words, seed + 1))]
-    bare = not hasattr(tokenizer, "tokenizer")  # its template expects plain strings
+    bare = text_tokenizer(tokenizer) is tokenizer  # its template expects plain strings
     messages = [
         {"role": role, "content": content[0]["text"] if bare else content}
         for role, content in turns.items()

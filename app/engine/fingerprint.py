@@ -9,7 +9,6 @@ went wrong behind the files too, on the way to the device.
 from __future__ import annotations
 
 import hashlib
-import inspect
 import os
 import time
 from collections.abc import Iterator
@@ -23,8 +22,7 @@ import torch
 from torch import nn
 
 from app.engine.arithmetic import Arithmetic, arithmetic, computing, stepping
-from app.engine.batch import special_ids
-from app.engine.packed import base_model
+from app.engine.batch import accepted, seeded_ids
 from app.engine.preserve import preserved
 from app.engine.weights import digest
 from app.errors import BootError
@@ -33,7 +31,6 @@ from app.facts.words import one_line
 from app.plan import Plan
 
 _TOKENS, _SEED = 32, 3407
-_SPARE = 4 * _TOKENS  # drawn, so that enough are left without those that stand for media
 # What decides, beside the device, by which kernels logits are computed.
 _PACKAGES = (
     *("torch", "triton", "bitsandbytes", "transformers", "unsloth", "unsloth_zoo", "peft"),
@@ -125,18 +122,9 @@ def _one_thread() -> Iterator[None]:
 
 
 def _inputs(model: Any) -> dict[str, torch.Tensor]:
-    """Seeded ids, the same for every model of this vocabulary, none of which stands for media."""
-    base: Any = base_model(model)
-    weight = model.get_input_embeddings().weight
-    generator = torch.Generator().manual_seed(_SEED)
-    drawn = torch.randint(0, weight.shape[0], (_SPARE,), generator=generator).tolist()
-    special = special_ids(base.config)
-    text = [each for each in drawn if each not in special][:_TOKENS]
-    ids = torch.tensor([text], device=weight.device)
-    found = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    if "token_type_ids" in inspect.signature(type(base).forward).parameters:
-        found["token_type_ids"] = torch.zeros_like(ids)
-    return found
+    device = model.get_input_embeddings().weight.device
+    inputs = accepted(model, seeded_ids(model, _TOKENS, _SEED))
+    return {name: value.to(device) for name, value in inputs.items()}
 
 
 @torch.no_grad()

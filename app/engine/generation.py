@@ -9,6 +9,7 @@ import torch
 
 from app.engine.arithmetic import Arithmetic, computing, of_the_device
 from app.engine.batch import prompt
+from app.engine.chat import text_tokenizer
 from app.engine.weights import to_host
 from app.facts.numerics import GenerationFacts
 from app.facts.words import one_line
@@ -26,7 +27,7 @@ def generate(model: Any, tokenizer: Any, plan: Plan, how: Arithmetic) -> Generat
     """
     inputs, note = prompt(model, tokenizer, plan)
     n_prompt = inputs["input_ids"].shape[1]
-    padding = getattr(getattr(tokenizer, "tokenizer", tokenizer), "pad_token_id", None)
+    padding = getattr(text_tokenizer(tokenizer), "pad_token_id", None)
     options = {} if padding is None else {"pad_token_id": padding}
     model.eval()
     started = time.perf_counter()
@@ -42,7 +43,7 @@ def generate(model: Any, tokenizer: Any, plan: Plan, how: Arithmetic) -> Generat
                 **options,
             )
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError) as e:
-        if isinstance(e, torch.OutOfMemoryError) or of_the_device(e):
+        if of_the_device(e):
             raise
         problem = one_line(f"{type(e).__name__}: {e}")
         return GenerationFacts(n_prompt, note=note, problem=problem)

@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from bitsandbytes.functional import QuantState, dequantize_4bit
 from torch import nn
 
 from app.engine import nf4
@@ -32,7 +31,7 @@ _SEED = 3407
 # A weight of up to a million values is compared whole; of a larger one sixteen pieces, among them
 # both ends. A piece is a multiple of every block size (4096 at most).
 _PIECE, _PIECES = 2**16, 16
-Unpack = Callable[[torch.Tensor, QuantState], torch.Tensor]
+Unpack = Callable[[torch.Tensor, Any], torch.Tensor]  # bytes and quant state -> values
 
 
 @torch.no_grad()
@@ -72,6 +71,8 @@ def unpackers(layer: Layer) -> Iterator[tuple[UnpackerT, Unpack]]:
 
     On a CPU Unsloth's kernels call CUDA's entries of a library that has none.
     """
+    from bitsandbytes.functional import dequantize_4bit
+
     yield "bitsandbytes", dequantize_4bit
     utils = sys.modules.get("unsloth.kernels.utils")
     plain = layer.packed.dtype is torch.uint8 and len(layer.shape) == len(("out", "in"))
@@ -158,10 +159,10 @@ def _host(tensor: torch.Tensor) -> Any:
 
 
 def _against_file(
-    model: nn.Module, layers: list[Layer], checkpoint: CheckpointFacts | None
+    model: nn.Module, packed: list[Layer], checkpoint: CheckpointFacts | None
 ) -> tuple[int, tuple[str, ...]]:
     """How many scales and tables were compared with a packed checkpoint's, and which differ."""
-    states = {layer.name: layer.state for layer in layers}
+    states = {layer.name: layer.state for layer in packed}
     n, changed = 0, []
     for name, part, stored in FileTensors(model, checkpoint).packings(states):
         held = _part(states[name], part)
@@ -177,7 +178,7 @@ def _part(state: Any, part: str) -> torch.Tensor | None:
     """`absmax`, or `state2.absmax`; an offset may be a plain number."""
     for field in part.split("."):
         state = getattr(state, field, None)
-    return torch.tensor(state) if isinstance(state, float) else state
+    return torch.tensor(state, dtype=torch.float32) if isinstance(state, float) else state
 
 
 def _same(held: torch.Tensor, stored: torch.Tensor) -> bool:

@@ -10,9 +10,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from app.engine import kernel_errors
+from app.engine.nf4 import VALUES
 from app.engine.stack import architectures
 from app.errors import BootError
 from app.facts.architectures import Kernels, kernels_for, machine_code
@@ -20,9 +23,6 @@ from app.facts.kernels import KernelFacts, KernelRun
 from app.outcome import Fault
 from app.plan import Plan
 from app.profiles import PROFILES, Profile
-
-if TYPE_CHECKING:
-    import torch
 
 # Sums of at most 256 numbers of -1, 0 and 1: bfloat16 holds every integer up to 256.
 _SIDE = 256
@@ -40,8 +40,6 @@ class _Kernel:
 
 def run(plan: Plan) -> KernelFacts:
     """Run them, each library by itself: one that fails hides none of the others."""
-    import torch
-
     on_gpu = plan.profile.needs_gpu
     return KernelFacts(
         device=torch.cuda.get_device_name() if on_gpu else plan.profile.device,
@@ -93,16 +91,12 @@ def _timed(tried: KernelRun, make: Callable[[Profile], _Kernel], profile: Profil
 
 
 def _synchronise(profile: Profile) -> None:
-    import torch
-
     if profile.needs_gpu:
         torch.cuda.synchronize()
 
 
 def _matmul(profile: Profile) -> _Kernel:
     """A product of two matrices of -1, 0 and 1 in the compute dtype, against one of integers."""
-    import torch
-
     generator = torch.Generator().manual_seed(0)  # its own: the global one is not touched
     shape = (2, _SIDE, _SIDE)
     left, right = torch.randint(-1, 2, shape, generator=generator, dtype=torch.int32)
@@ -148,10 +142,6 @@ def _nf4(profile: Profile) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
     The scales are powers of two: a product with them is exact. The high nibble comes first.
     """
-    import torch
-
-    from app.engine.nf4 import VALUES
-
     data = torch.arange(_BLOCKS * _BLOCKSIZE // 2) % 256
     absmax = 2.0 ** (torch.arange(_BLOCKS) % 8 - 4)
     codes = torch.from_numpy(VALUES)[torch.stack((data // 16, data % 16), dim=1)]
@@ -165,8 +155,6 @@ def _launched(profile: Profile) -> KernelRun:
 
 def _axpb(profile: Profile) -> _Kernel:
     """2x + 1 of integers below 127; the last block is not full."""
-    import torch
-
     from app.engine import triton_kernel
 
     n = 10 * triton_kernel.BLOCK - 1

@@ -13,21 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.facts.nf4 import NF4
+
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 Bits = NDArray[np.unsignedinteger[Any]]
 
-# The table of the QLoRA paper (arXiv 2305.14314, appendix E): quantiles of the normal distribution,
-# scaled to [-1, 1], with an exact zero. Literals, so that a library's other table shows.
-VALUES: Floats = np.array(
-    [
-        *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
-        *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
-        *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
-        *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
-    ],
-    np.float32,
-)
+VALUES: Floats = np.array(NF4, np.float32)
 # Dtype -> its bits without the sign of infinity, and of float32's smallest normal number.
 _PATTERNS = {
     "float32": (0x7F800000, 0x00800000),

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from bitsandbytes.functional import QuantState
 from torch import nn
 
 from app.engine.arithmetic import of_the_device
@@ -37,6 +36,8 @@ class Layer:
 
 def layers(model: nn.Module) -> Iterator[Layer]:
     """Every NF4 weight that is in memory, in a Linear or not, tied ones once."""
+    from bitsandbytes.functional import QuantState
+
     seen = set()
     for path, module in model.named_modules():
         for leaf, weight in module._parameters.items():

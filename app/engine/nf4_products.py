@@ -7,9 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from functools import partial
 
-import bitsandbytes
 import torch
-from bitsandbytes.functional import dequantize_4bit
 
 from app.engine.nf4_layers import Layer, tried
 from app.facts.golden import Product
@@ -22,6 +20,7 @@ _SEED = 3407
 _ROWS = (1, 64)
 _OUTPUTS = 128  # of a layer, evenly spread: float64 on a host is slow
 Multiply = Callable[[torch.Tensor, Layer], torch.Tensor]
+Differentiate = Callable[[torch.Tensor, Layer, torch.Tensor], torch.Tensor]
 
 
 def tolerance(dtype: torch.dtype, rows: int, k: int) -> float:
@@ -45,32 +44,72 @@ def tolerance(dtype: torch.dtype, rows: int, k: int) -> float:
 
 def multiplied(inputs: torch.Tensor, layer: Layer) -> torch.Tensor:
     """By the function that `Linear4bit.forward` calls."""
+    from bitsandbytes import matmul_4bit
+
     on_device = inputs.to(layer.packed.device)
-    found: torch.Tensor = bitsandbytes.matmul_4bit(on_device, layer.packed, layer.state)
+    found: torch.Tensor = matmul_4bit(on_device, layer.packed, layer.state)
     return found
 
 
-def products(layer: Layer, plan: Plan, multiply: Multiply = multiplied) -> Iterator[Product]:
-    """Products of a Linear in its compute dtype. Experts are multiplied by code of their own."""
-    if not isinstance(layer.module, bitsandbytes.nn.Linear4bit):
+@torch.enable_grad()
+def gradient(inputs: torch.Tensor, layer: Layer, of_output: torch.Tensor) -> torch.Tensor:
+    """What comes back to the input, by the backward pass of the same function."""
+    from bitsandbytes import matmul_4bit
+
+    leaf = inputs.to(layer.packed.device).detach().requires_grad_()
+    output = matmul_4bit(leaf, layer.packed, layer.state)
+    found: torch.Tensor = torch.autograd.grad(output, leaf, of_output.to(output))[0]
+    return found
+
+
+def products(
+    layer: Layer,
+    plan: Plan,
+    multiply: Multiply = multiplied,
+    differentiate: Differentiate = gradient,
+) -> Iterator[Product]:
+    """Of a Linear in its compute dtype, forward and back. Experts have code of their own."""
+    from bitsandbytes.nn import Linear4bit
+
+    if not isinstance(layer.module, Linear4bit):
         return
     dtype = layer.module.compute_dtype or getattr(torch, plan.profile.compute_dtype)
     n, k = layer.shape
     generator = torch.Generator().manual_seed(_SEED)
     inputs = torch.randn(max(_ROWS), k, generator=generator).to(dtype)
-    some = torch.arange(0, n, max(1, n // _OUTPUTS), device=layer.packed.device)[:_OUTPUTS]
-    state = copy.copy(layer.state)  # of the same tensors
-    state.dtype = dtype
-    weight = dequantize_4bit(layer.packed, state)[some].cpu().double()
+    some = torch.arange(0, n, max(1, n // _OUTPUTS))[:_OUTPUTS]
+    weight = _unpacked(layer, dtype, some)
     for rows in _ROWS:
         truth = inputs[:rows].double() @ weight.T
         found, problem = tried(partial(multiply, inputs[:rows], layer))
-        error = math.inf if found is None else _relative(found[:, some].cpu().double(), truth)
+        error = math.inf if found is None else _relative(found.cpu()[:, some], truth)
         allowed = tolerance(dtype, rows, k)
         yield Product(layer.name, rows, dtype_name(dtype), error, allowed, problem)
+    # Zero where no output was looked at, so that the same rows of the weight are the whole truth.
+    rows = max(_ROWS)
+    back = torch.randn(rows, len(some), generator=generator).to(dtype)
+    truth = back.double() @ _unpacked(layer, layer.state.dtype, some)
+    whole = torch.zeros(rows, n, dtype=dtype).index_copy(1, some, back)
+    found, problem = tried(partial(differentiate, inputs, layer, whole))
+    error = math.inf if found is None else _relative(found.cpu(), truth)
+    allowed = tolerance(dtype, rows, n)
+    yield Product(layer.name, rows, dtype_name(dtype), error, allowed, problem, "input gradient")
+
+
+def _unpacked(layer: Layer, dtype: torch.dtype, rows: torch.Tensor) -> torch.Tensor:
+    """Some rows of the weight, rounded to the dtype as a kernel may round it, then float64.
+
+    The forward pass unpacks to the input's dtype, the backward pass to the quant state's.
+    """
+    from bitsandbytes.functional import dequantize_4bit
+
+    state = copy.copy(layer.state)  # of the same tensors
+    state.dtype = dtype
+    values: torch.Tensor = dequantize_4bit(layer.packed, state)
+    return values[rows.to(values.device)].cpu().double()
 
 
 def _relative(found: torch.Tensor, truth: torch.Tensor) -> float:
     """Error, root mean square, relative to the truth; absolute where that is all zeros."""
     size = float(truth.square().mean().sqrt())
-    return float((found - truth).square().mean().sqrt()) / (size or 1.0)
+    return float((found.double() - truth).square().mean().sqrt()) / (size or 1.0)

@@ -14,7 +14,7 @@ from app.engine.arithmetic import arithmetic, stepping
 from app.engine.batch import Batch, make
 from app.engine.preserve import condition, differing, preserved
 from app.engine.weights import checksums, scan
-from app.facts.adapter import Pair
+from app.facts.adapter import Pair, needed
 from app.facts.checkpoint import CheckpointFacts
 from app.facts.headroom import HeadroomFacts
 from app.facts.numerics import GenerationFacts, LeftFacts, NumericsFacts, StepFacts, WeightFacts
@@ -51,7 +51,7 @@ def _left_as_found(
 ) -> NumericsFacts:
     """All of it between two looks at the model."""
     pairs = gather(model).pairs
-    batch = make(model, tokenizer, plan, steps.inputs_of(pairs))
+    batch = make(model, tokenizer, plan, set(needed(pairs).values()))
     device = batch.inputs["labels"].device
     trained = [matrix for pair in matrices.values() for matrix in pair]
     before, held = condition(model, trained), memory_use.held(device)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
+from app import blame
 from app.engine import places
 from app.errors import BootError, causes
 from app.facts import disk
@@ -27,7 +28,6 @@ _PROVEN = ("timm", "torchvision.ops", "bitsandbytes")
 # Its CPU backend is imported while this one is handled, and so becomes the context of all that
 # fails there: a way to branch, no cause.
 _BRANCH = "_CPUBackendSelected"
-
 
 # They warn at every healthy start, of what no user can change: torch tells torchao's authors that a
 # call is no longer needed, bitsandbytes would download a CPU kernel from the hub.
@@ -88,12 +88,13 @@ def _import_failed(name: str, error: BaseException) -> BootError:
     chain = [cause for cause in causes(error) if type(cause).__name__ != _BRANCH]
     innermost = chain[-1]
     fault, next_step = _import_fault(name, chain)
-    outer = "" if innermost is error else f" (seen as {type(error).__name__}: {_line(error)})"
+    told = blame.short(innermost)
+    outer = "" if innermost is error else f" (seen as {blame.short(error)})"
     return BootError(
-        f"importing {name} failed: {type(innermost).__name__}: {_line(innermost)}{outer}",
+        f"importing {name} failed: {told}{outer}",
         fault=fault,
         expected=f"import {name}",
-        actual=f"{_line(innermost)}{_place(innermost)}",
+        actual=f"{told}{_place(innermost)}",
         source="the import itself",
         next_step=next_step,
     )
@@ -126,11 +127,6 @@ def _import_fault(name: str, chain: list[BaseException]) -> tuple[Fault, str]:
 def _torch_is_cpu_only() -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and getattr(torch.version, "cuda", None) is None
-
-
-def _line(error: BaseException) -> str:
-    """The text of an exception on one line, short enough for a report."""
-    return _one_line(error) or type(error).__name__
 
 
 def gather() -> StackFacts:
@@ -177,7 +173,7 @@ def _native_library() -> dict[str, Any]:
     return {
         "bnb_library": type(library).__name__,
         "bnb_compiled_with_cuda": bool(library.compiled_with_cuda),
-        "bnb_problem": _one_line(vars(library).get("error_msg", "")),
+        "bnb_problem": " ".join(str(vars(library).get("error_msg", "")).split())[:500],
         "bnb_file": str(getattr(vars(library).get("_lib"), "_name", "")),
     }
 
@@ -196,7 +192,3 @@ def _version(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _one_line(text: object) -> str:
-    return " ".join(str(text).split())[:500]

@@ -18,7 +18,7 @@ from app.engine.batch import Batch
 from app.engine.recomputed import Runs
 from app.engine.weights import to_host
 from app.errors import BootError
-from app.facts.adapter import ComponentT, Pair
+from app.facts.adapter import Pair, needed
 from app.facts.numerics import MemoryUse, PairGradient, StepFacts
 from app.outcome import Fault
 from app.plan import Plan
@@ -71,7 +71,6 @@ def take(
     return StepFacts(
         learning_rate=LEARNING_RATE,
         arithmetic=how.reason,
-        compute_dtype=plan.profile.compute_dtype,
         n_tokens=batch.n_tokens,
         n_supervised=batch.n_supervised,
         modalities=batch.modalities,
@@ -90,17 +89,6 @@ def take(
         recomputed=runs.facts(),
         memory=MemoryUse(peak=memory_use.peak(device)),
     )
-
-
-def inputs_of(pairs: Sequence[Pair]) -> set[ComponentT]:
-    """The parts of the model that the batch should reach.
-
-    Layers that attend to an image belong to language and are passed over without one (Mllama).
-    """
-    crossing: set[ComponentT] = (
-        {"vision"} if any(".cross_attn." in pair.name for pair in pairs) else set()
-    )
-    return {pair.component for pair in pairs} | crossing
 
 
 @contextmanager
@@ -204,15 +192,9 @@ def _reached(
 
 def _out_of_reach(pairs: Sequence[Pair], modalities: Sequence[str]) -> dict[str, str]:
     """Pairs that the batch cannot reach, each with the reason."""
-    reasons = {}
-    crossing = tuple(p.name.partition("cross_attn.")[0] for p in pairs if ".cross_attn." in p.name)
-    for pair in pairs:
-        if pair.component == "audio" and "audio" not in modalities:
-            reasons[pair.name] = "the batch holds no audio"
-        elif pair.component in ("vision", "projector") and "image" not in modalities:
-            reasons[pair.name] = "the batch holds no image"
-        elif pair.name.startswith(crossing) and "image" not in modalities:
-            reasons[pair.name] = "the layer attends to an image, and the batch holds none"
-        elif pair.kind == "experts":
-            reasons[pair.name] = "the router decides which experts a batch reaches"
-    return reasons
+    missing = {name: each for name, each in needed(pairs).items() if each not in modalities}
+    reasons = dict.fromkeys(
+        (pair.name for pair in pairs if pair.kind == "experts"),
+        "the router decides which experts a batch reaches",
+    )
+    return reasons | {name: f"the batch holds no {each}" for name, each in missing.items()}

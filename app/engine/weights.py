@@ -122,7 +122,6 @@ def scan(model: nn.Module, checkpoint: CheckpointFacts | None = None) -> WeightF
     largest, largest_name = max(good, default=(None, ""))
     return WeightFacts(
         n_scanned=len(judged),
-        n_bytes=sum(tensor.nbytes for _, _, tensor in judged),
         not_finite=_explain(bad, FileTensors(model, checkpoint)),
         not_judged=tuple(
             name for (name, _), size in zip(loose, loose_sizes, strict=True) if not isfinite(size)

@@ -79,6 +79,17 @@ def inventory(items: Iterable[Pair | Projection]) -> str:
     return ", ".join(f"{place} {count}" for place, count in sorted(counts.items())) or "none"
 
 
+def needed(pairs: Iterable[Pair]) -> dict[str, str]:
+    """What a batch must hold to reach each pair, by its name: text, image or audio.
+
+    Layers that attend to an image belong to language and are passed over without one (Mllama).
+    """
+    media: dict[ComponentT, str] = {"audio": "audio", "vision": "image", "projector": "image"}
+    found = {pair.name: media.get(pair.component, "text") for pair in pairs}
+    crossing = tuple(name.partition("cross_attn.")[0] for name in found if ".cross_attn." in name)
+    return {name: "image" if name.startswith(crossing) else each for name, each in found.items()}
+
+
 def counted(n: int, thing: str) -> str:
     """`1 pair`, `2 pairs`."""
     return f"{n} {thing}" if n == 1 else f"{n} {thing}s"

@@ -128,6 +128,7 @@ class Census:
     model_class: str = ""
     model_dtype: str = ""
     config_dtypes: Mapping[str, str] = field(default_factory=dict)
+    default_dtype: str = "float32"  # of tensors that are made without one
     bnb_compute_dtype: str | None = None
     forced_float32: bool | None = None
     families: tuple[str, ...] = ()

@@ -35,7 +35,8 @@ class Unpacked:
 class Product:
     """A 4-bit product of `rows` seeded rows against float64: relative root-mean-square error.
 
-    `problem` is what the kernel raised.
+    `of` is what was computed: the output, or the gradient that a training step sends back to the
+    input. `problem` is what the kernel raised.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Product:
     error: float
     tolerance: float
     problem: str = ""
+    of: Literal["output", "input gradient"] = "output"
 
 
 @dataclass(frozen=True, slots=True)

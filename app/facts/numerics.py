@@ -48,7 +48,6 @@ class WeightFacts:
     """
 
     n_scanned: int = 0
-    n_bytes: int = 0
     not_finite: tuple[NotFinite, ...] = ()
     not_judged: tuple[str, ...] = ()
     on_meta: tuple[str, ...] = ()
@@ -75,8 +74,8 @@ class PairGradient:
 class Recomputed:
     """Gradient checkpointing as it is: a layer that it covers runs once more for its gradients.
 
-    Counted over the layers that hold a LoRA pair. `offloaded`: Unsloth moves
-    what lies between the layers to the host.
+    Counted over the layers that hold a LoRA pair. `offloaded`: Unsloth moves what lies between the
+    layers to the host.
     """
 
     n_layers: int = 0
@@ -108,7 +107,6 @@ class StepFacts:
 
     learning_rate: float
     arithmetic: str
-    compute_dtype: str
     n_tokens: int
     n_supervised: int
     modalities: tuple[str, ...]
