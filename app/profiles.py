@@ -35,8 +35,8 @@ class Profile:
     import. `step_tokens` is the length of the training batch, None for `BOOT_MAX_SEQ_LENGTH`;
     `cast_dtypes` are the dtypes to which the cast of the checkpoint is looked at; `floors` None
     where no speed is promised. `evidence` is the committed result of this hardware, by its file:
-    without one, what only hardware can calibrate (speed, headroom, fingerprint, tolerances of
-    products) does no more than warn.
+    without one, what only hardware can calibrate (tolerances of products and losses, repeatable
+    logits) does no more than warn. Speed and headroom always only warn.
     """
 
     name: str

@@ -318,6 +318,20 @@ _NUMBERS: dict[str, Case] = {
         "infinity in a norm", "weights_finite", NUMERICS, NORM, memory.weight(INF)
     ),
     "nan weight": _later("NaN in a norm", "weights_finite", NUMERICS, NORM, memory.weight(NAN)),
+    "huge in memory": _later(
+        "3e38 in a norm, in memory and not in the file",
+        "weights_as_in_file loss_finite headroom_finite",
+        NUMERICS,
+        NORM,
+        memory.weight(3e38),
+    ),
+    "zeroed in memory": _later(
+        "a norm of zeros, in memory and not in the file",
+        "weights_as_in_file gradient_reaches_every_pair",
+        NUMERICS,
+        NORM,
+        memory.zeroed,
+    ),
     "nan in audio": _later(
         "one NaN in the audio tower, which no batch of text reaches",
         "weights_finite",

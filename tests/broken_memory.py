@@ -157,6 +157,11 @@ def weight(number: float, path: str = NORM) -> Break:
     return breaks
 
 
+def zeroed(model: Any) -> None:
+    """Nothing is left of a plain weight."""
+    part(model, NORM).weight.data.zero_()
+
+
 def statistic(model: Any) -> None:
     """A statistic of a batch norm in the vision tower, which no batch of text reaches."""
     part(model, "model.vision_tower.timm_model.bn1").running_var[0] = NAN

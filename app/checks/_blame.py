@@ -49,16 +49,21 @@ def _packing_overflow(entry: NotFinite) -> bool:
 
 
 def suspects(weights: WeightFacts) -> str:
-    """Weights that are finite and explain broken steps by themselves; empty when there are none."""
+    """Weights that are finite and explain broken steps by themselves; empty when there are none.
+
+    Those that the file holds otherwise are none: `weights_as_in_file` names them.
+    """
     largest = f"{weights.largest_name} holds {weights.largest_magnitude}"
+    zeros = [name for name in weights.all_zero if name not in weights.unlike_file]
     told = [largest] if _too_large(weights) else []
-    told += [f"nothing but zeros in {listed(weights.all_zero)}"] if weights.all_zero else []
+    told += [f"nothing but zeros in {listed(zeros)}"] if zeros else []
     return "; ".join(told)
 
 
 def _too_large(weights: WeightFacts) -> bool:
     """Checkpoints hold a few hundreds at most; beyond float16 is out of proportion in any dtype."""
-    return (weights.largest_magnitude or 0.0) > FLOAT16_MAX
+    beyond = (weights.largest_magnitude or 0.0) > FLOAT16_MAX
+    return beyond and weights.largest_name not in weights.unlike_file
 
 
 def blame_steps(weights: WeightFacts, plan: Plan) -> tuple[Fault, str, str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from app.checks._blame import blame_steps, suspects
+from app.checks._blame import NODE_STEP, blame_steps, suspects
+from app.checks._evidence import unlike
 from app.facts.adapter import counted
-from app.facts.numerics import NumericsFacts
+from app.facts.numerics import NumericsFacts, WeightFacts
 from app.facts.words import listed
 from app.outcome import Fault, Finding, failed, passed, skipped, warned
 from app.plan import Plan
@@ -55,13 +56,12 @@ def adapter_starts_at_zero(facts: NumericsFacts, plan: Plan) -> Finding:
         return skipped("no loss is finite, with the adapter or without")
     if math.isclose(steps.start_loss, steps.base_loss, rel_tol=tolerance):
         return passed("the adapter changes nothing before training", actual=shown)
-    return failed(
-        "the adapted model differs from its base before any training",
-        expected=f"equal losses, relative tolerance {tolerance:g}",
-        actual=shown,
-        next_step="check the adapter's B, and the kernels that replace PEFT's LoRA",
-        fault=Fault.NUMERICS if _unfinite(steps.start_loss, steps.base_loss) else None,
-    )
+    reason = "the adapted model differs from its base before any training"
+    expected = f"equal losses, relative tolerance {tolerance:g}"
+    step = "check the adapter's B, and the kernels that replace PEFT's LoRA"
+    if _unfinite(steps.start_loss, steps.base_loss):
+        return failed(reason, expected=expected, actual=shown, next_step=step, fault=Fault.NUMERICS)
+    return unlike(plan, reason, expected=expected, actual=shown, next_step=step)
 
 
 def _unfinite(*values: float) -> bool:
@@ -146,24 +146,30 @@ def gradient_reaches_every_pair(facts: NumericsFacts, plan: Plan) -> Finding:
     reasons = sorted({pair.unreachable for pair in away} | set(steps.notes))
     apart = f"; {counted(len(away), 'pair')} not judged: {'; '.join(reasons)}" if away else ""
     if dry:
-        return _no_gradient(dry, len(near), apart, suspects(facts.weights))
+        return _no_gradient(dry, len(near), apart, facts.weights)
     if not near:
         return skipped(f"no pair can be reached by this batch: {'; '.join(reasons)}")
     return passed(f"a gradient in {counted(len(near), 'pair')}{apart}")
 
 
-def _no_gradient(dry: list[str], n_near: int, apart: str, why: str) -> Finding:
+def _no_gradient(dry: list[str], n_near: int, apart: str, weights: WeightFacts) -> Finding:
     """The weights' fault where they explain it (nothing passes a zero), else the graph's."""
     step = "check gradient checkpointing and input gradients of this architecture"
+    why, fault = suspects(weights), None
+    if why:
+        step, fault = (
+            f"use another copy of the checkpoint; if it gives the same, {step}",
+            Fault.DATA_INVALID,
+        )
+    elif weights.unlike_file:
+        why, step, fault = listed(weights.unlike_file), NODE_STEP, Fault.NUMERICS
     return failed(
         f"no gradient reaches {counted(len(dry), 'LoRA pair')}"
         f"{why and f' (suspected weights: {why})'}: {listed(dry)}{apart}",
         expected=f"a gradient in {counted(n_near, 'pair')}",
         actual=counted(n_near - len(dry), "pair"),
-        next_step=f"use another copy of the checkpoint; if it gives the same, {step}"
-        if why
-        else step,
-        fault=Fault.DATA_INVALID if why else None,
+        next_step=step,
+        fault=fault,
     )
 
 

@@ -13,7 +13,7 @@ import math
 
 from app import sections_numerics as sections
 from app.checks import Check, _generation, _headroom, _memory
-from app.checks._blame import blame
+from app.checks._blame import NODE_STEP, blame
 from app.checks._steps import (
     adapter_starts_at_zero,
     batch,
@@ -26,7 +26,7 @@ from app.checks._steps import (
 from app.facts.adapter import counted
 from app.facts.numerics import GenerationFacts, NumericsFacts, StepFacts
 from app.facts.words import NAMED, listed
-from app.outcome import Fault, Finding, Severity, failed, passed
+from app.outcome import Fault, Finding, Severity, failed, passed, skipped
 from app.plan import Plan
 from app.sections import Section
 
@@ -57,6 +57,22 @@ def weights_finite(facts: NumericsFacts, plan: Plan) -> Finding:
     return passed(
         f"every value is finite in {counted(weights.n_scanned, 'tensor')}{loose}",
         actual=f"largest magnitude {weights.largest_magnitude} in {weights.largest_name}",
+    )
+
+
+def weights_as_in_file(facts: NumericsFacts, plan: Plan) -> Finding:
+    """Weights of nothing but zeros, or of more than float16 can hold, are so in the file too."""
+    del plan
+    if facts.weights.on_meta:
+        return skipped("tensors without data hold nothing to compare")
+    wrong = facts.weights.unlike_file
+    if not wrong:
+        return passed("no weight became all zeros, or out of proportion, after it was read")
+    return failed(
+        f"not what the file holds any more, {counted(len(wrong), 'tensor')}: {listed(wrong)}",
+        expected="the file's largest magnitude, in the dtype of the model",
+        actual="zeros alone, or more than float16 can hold",
+        next_step=NODE_STEP,
     )
 
 
@@ -149,6 +165,14 @@ CHECKS: tuple[Check[NumericsFacts], ...] = (
         cause="a checkpoint that holds NaN or infinity, a cast to float16 that overflowed, or a "
         "device that computes wrongly",
         fix="follow the finding: another copy of the checkpoint, other hardware, or another node",
+    ),
+    Check(
+        "numerics.weights_as_in_file",
+        Fault.NUMERICS,
+        "the scan of all weights, and the checkpoint's files",
+        weights_as_in_file,
+        cause="a device or host memory that changed what was loaded, or code that wrote into it",
+        fix="run the boot on another node; if it passes there, take this one out of service",
     ),
     Check(
         "numerics.adapter_starts_at_zero",

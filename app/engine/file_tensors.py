@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from functools import cached_property
 from itertools import product
-from math import inf, isfinite
+from math import inf, isclose, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ _SIDES = {
 
 
 class FileTensors:
-    """The checkpoint's tensors under the model's names. Only `packings` reads on a healthy boot."""
+    """The checkpoint's tensors under the model's names, read where something is to be explained."""
 
     def __init__(self, model: nn.Module, checkpoint: CheckpointFacts | None) -> None:
         self._model, self._checkpoint = model, checkpoint
@@ -54,6 +54,16 @@ class FileTensors:
             weight, side = _split(header.name, packed)
             found.setdefault(renamed(weight) + side, []).append(header)
         return found
+
+    def differs(self, name: str, largest: float) -> bool:
+        """Whether the file's largest magnitude is another one; False where the file has none.
+
+        A cast moves it by a unit in bfloat16's last place, or to zero below float16's numbers.
+        """
+        found = self.tensor(name)
+        return found is not None and not isclose(
+            found.largest, largest, rel_tol=2.0**-7, abs_tol=2.0**-24
+        )
 
     def tensor(self, name: str) -> FileTensor | None:
         """What the file holds; None where it has nothing of that name that is a floating number.

@@ -12,7 +12,7 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -23,7 +23,7 @@ from torch import nn
 
 from app.engine.arithmetic import Arithmetic, arithmetic, computing, stepping
 from app.engine.batch import accepted, seeded_ids
-from app.engine.preserve import preserved
+from app.engine.preserve import adapter_off, preserved
 from app.engine.weights import digest
 from app.errors import BootError
 from app.facts.fingerprint import FingerprintFacts
@@ -130,8 +130,7 @@ def _inputs(model: Any) -> dict[str, torch.Tensor]:
 @torch.no_grad()
 def _logits(model: Any, inputs: dict[str, torch.Tensor], how: Arithmetic) -> Any:
     """Of every position. The adapter is switched off where there is one."""
-    alone = model.disable_adapter() if hasattr(model, "disable_adapter") else nullcontext()
-    with alone, computing(how, inputs["input_ids"].device):
+    with adapter_off(model), computing(how, inputs["input_ids"].device):
         return getattr(model(**inputs, use_cache=False), "logits", None)
 
 

@@ -72,6 +72,27 @@ def preserved(model: nn.Module, trained: list[nn.Parameter]) -> Iterator[Callabl
         _restore(generators)
 
 
+@contextmanager
+def adapter_off(model: Any) -> Iterator[None]:
+    """The base alone, where there is an adapter.
+
+    PEFT's own switch lets every layer and pair take part again when it ends, also one that did not
+    before: both are put back.
+    """
+    if not hasattr(model, "disable_adapter"):
+        yield
+        return
+    layers = [each for each in model.modules() if hasattr(each, "_disable_adapters")]
+    switched = [(layer, layer._disable_adapters) for layer in layers]
+    trained = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    with model.disable_adapter():
+        yield
+    for layer, off in switched:
+        layer._disable_adapters = off
+    for parameter, requires_grad in trained:
+        parameter.requires_grad_(requires_grad)
+
+
 def condition(model: nn.Module, trained: list[nn.Parameter]) -> dict[str, object]:
     """What `preserved` answers for, by name; two are compared with `differing`.
 

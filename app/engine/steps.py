@@ -15,6 +15,7 @@ from torch import nn
 from app.engine import memory_use
 from app.engine.arithmetic import Arithmetic, computing
 from app.engine.batch import Batch
+from app.engine.preserve import adapter_off
 from app.engine.recomputed import Runs
 from app.engine.weights import to_host
 from app.errors import BootError
@@ -57,7 +58,7 @@ def take(
     away = _out_of_reach(placed, batch.modalities)
     record = _Record()
     with _evaluating(model):
-        with model.disable_adapter():
+        with adapter_off(model):
             base_loss = _loss_value(model, batch, how, plan)
         start_loss = _loss_value(model, batch, how, plan)
     model.train()

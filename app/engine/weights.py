@@ -21,6 +21,7 @@ from torch import nn
 
 from app.engine.file_tensors import FileTensors
 from app.facts.checkpoint import CheckpointFacts
+from app.facts.headroom import FLOAT16_MAX
 from app.facts.names import dtype_name, origin_name
 from app.facts.numerics import NotFinite, WeightFacts, WhereT
 
@@ -120,16 +121,19 @@ def scan(model: nn.Module, checkpoint: CheckpointFacts | None = None) -> WeightF
         (size, name) for (name, _, _), size in zip(judged, sizes, strict=True) if isfinite(size)
     ]
     largest, largest_name = max(good, default=(None, ""))
+    odd = [each for each in good if each[0] > FLOAT16_MAX or (each[0] == 0 and _carries(each[1]))]
+    files = FileTensors(model, checkpoint)
     return WeightFacts(
         n_scanned=len(judged),
-        not_finite=_explain(bad, FileTensors(model, checkpoint)),
+        not_finite=_explain(bad, files),
         not_judged=tuple(
             name for (name, _), size in zip(loose, loose_sizes, strict=True) if not isfinite(size)
         ),
         on_meta=tuple(on_meta),
         largest_magnitude=largest,
         largest_name=largest_name,
-        all_zero=tuple(name for size, name in good if size == 0 and _carries(name)),
+        all_zero=tuple(name for size, name in odd if size == 0),
+        unlike_file=tuple(name for size, name in odd[:_DETAILS] if files.differs(name, size)),
         seconds=time.perf_counter() - started,
     )
 

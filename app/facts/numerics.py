@@ -44,7 +44,8 @@ class WeightFacts:
     """The finite scan. Integer tensors are no part of it, packed ones are judged by their scales.
 
     `not_judged` are non-persistent buffers that are not finite, `on_meta` tensors without data,
-    `all_zero` weights of nothing but zeros (a healthy norm may be that: Gemma's adds one).
+    `all_zero` weights of nothing but zeros (a healthy norm may be that: Gemma's adds one);
+    `unlike_file` those that hold zeros alone, or more than float16 can, and in the file do not.
     """
 
     n_scanned: int = 0
@@ -54,6 +55,7 @@ class WeightFacts:
     largest_magnitude: float | None = None
     largest_name: str = ""
     all_zero: tuple[str, ...] = ()
+    unlike_file: tuple[str, ...] = ()
     seconds: float = 0.0
 
 
