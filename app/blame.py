@@ -1,14 +1,16 @@
 """What an exception amounts to by its class and numbers, wherever in the boot it comes up.
 
-Never by words alone: texts drift between releases. Classes of torch are known by their full names,
-since neither supervisor nor preflight may import it; what they need read from the device comes
-from `app.engine.device`.
+Never by words alone, which drift between releases, but for the status of a library on the device,
+which torch writes by its name into a bare RuntimeError. Classes of torch are known by their full
+names, since neither supervisor nor preflight may import it; what they need read from the device
+comes from `app.engine.device`.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 
 from app.errors import BootError, causes, number_told, system_error
 from app.facts import disk
@@ -23,6 +25,11 @@ _SOURCE = "the class of the exception"
 _OUT_OF_DEVICE_MEMORY = "torch.OutOfMemoryError"
 _ACCELERATOR = "torch.AcceleratorError"
 _CUDA_OUT_OF_MEMORY = 2
+# Of cuBLAS, cuDNN and their like. Others (INVALID_VALUE, NOT_SUPPORTED) are a fault of the call.
+_STATUS = re.compile(
+    r"\bCU(?:BLAS|DNN|SPARSE|SOLVER)_STATUS_"
+    r"(ALLOC_FAILED|NOT_INITIALIZED|EXECUTION_FAILED|MAPPING_ERROR|INTERNAL_ERROR|ARCH_MISMATCH)\b"
+)
 _STEPS = {
     Fault.READ_ERROR: "check the disk or mount, and its free space; another node may have it right",
     Fault.CONFIG: "give this uid the right to it, or set a folder where it has that",
@@ -52,6 +59,8 @@ def _alone(cause: BaseException, told: str) -> Finding | None:
         return accelerator(getattr(cause, "error_code", None), told)
     if isinstance(cause, MemoryError):
         return out_of_host_memory(told)
+    if isinstance(cause, RuntimeError) and (status := _STATUS.search(str(cause))):
+        return library(status, told)
     return of_number(system_error(cause), told, str(getattr(cause, "filename", None) or ""))
 
 
@@ -62,6 +71,8 @@ def of_line(line: str) -> Finding | None:
         return out_of_device_memory(None, line)
     if name.endswith("MemoryError"):  # Python's and numpy's
         return out_of_host_memory(line)
+    if status := _STATUS.search(line):
+        return library(status, line)
     return of_number(number_told(line), line)
 
 
@@ -156,6 +167,22 @@ def accelerator(code: int | None, told: str) -> Finding:
         next_step=error.step if error else TAKE_OTHER,
         fault=error.fault if error else Fault.NODE_UNFIT,
         source="torch.AcceleratorError.error_code",
+    )
+
+
+def library(status: re.Match[str], told: str) -> Finding:
+    """What a library on the device answered: for want of memory, or because a call failed there."""
+    if status[1] == "ALLOC_FAILED":
+        return out_of_device_memory(None, told)
+    mismatch = status[1] == "ARCH_MISMATCH"
+    return Finding(
+        Status.FAIL,
+        f"a library on the device failed: {status[0]}",
+        expected="every call of CUDA's libraries succeeds",
+        actual=told,
+        next_step="use the image that was built for this hardware" if mismatch else TAKE_OTHER,
+        fault=Fault.HARDWARE_MISMATCH if mismatch else Fault.NODE_UNFIT,
+        source="the library's status, in torch's words",
     )
 
 

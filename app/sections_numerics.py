@@ -60,7 +60,7 @@ class Nf4Kind(Section):
 
 
 class Nf4Product(Section):
-    """A 4-bit product against float64: relative error, root mean square."""
+    """A 4-bit product against float64: relative error, root mean square, and what is allowed."""
 
     name: str
     of: str  # output, or input gradient
@@ -134,7 +134,11 @@ class Headroom(Section):
 
 
 class Speed(Section):
-    """A matrix product and a copy in the compute dtype, per second."""
+    """A product of two matrices of `side` and a copy, in the compute dtype.
+
+    `matmul_flops` and `float32_flops` are floating operations per second, `copy_bytes` bytes read
+    and written per second.
+    """
 
     device: str
     dtype: str

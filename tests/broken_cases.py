@@ -539,7 +539,7 @@ _OTHERS: dict[str, Case] = {
             f"{NORM}.weight",
             3e38,
         ),
-        named="weights out of proportion",
+        named="suspected weights",
     ),
     "device lost": _later(
         "the driver reports an illegal access in a step",

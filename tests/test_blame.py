@@ -283,3 +283,25 @@ def test_a_device_that_does_not_answer_leaves_the_figures_out() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
     with pytest.raises(KeyError), device.accounted():
         raise KeyError("x")
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+         Fault.HARDWARE_MISMATCH),
+        ("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+         Fault.NODE_UNFIT),
+        ("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx(...)`",
+         Fault.NODE_UNFIT),
+        ("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", Fault.NODE_UNFIT),
+        ("cuDNN error: CUDNN_STATUS_ARCH_MISMATCH", Fault.HARDWARE_MISMATCH),
+        ("CUDA error: CUBLAS_STATUS_INVALID_VALUE when calling `cublasGemmEx(...)`", None),
+        ("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED", None),
+    ],
+)  # fmt: skip
+def test_a_library_on_the_device_is_known_by_its_status(text: str, fault: Fault | None) -> None:
+    """torch raises these as bare RuntimeErrors, whatever the card has."""
+    found, line = blamed(RuntimeError(text)), of_line(f"RuntimeError: {text}")
+    assert (found and found.fault) == (line and line.fault) == fault
+    assert blamed(ValueError(text)) is None

@@ -61,6 +61,36 @@ def test_a_cache_is_used(llama: tuple[Any, Any, Plan]) -> None:
     assert set(rows[1:]) <= {1}
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"do_sample": True, "num_return_sequences": 3},
+        {"num_beams": 4, "num_return_sequences": 2},
+        {"penalty_alpha": 0.6, "top_k": 4},
+        {"stop_strings": ["abc"]},
+    ],
+    ids=["samples", "beams", "contrastive search", "stop strings"],
+)
+def test_it_is_greedy_whatever_the_checkpoint_asks_for(
+    llama: tuple[Any, Any, Plan], asked: dict[str, Any]
+) -> None:
+    """transformers 5.17 refuses all but the beams, each for another reason."""
+    model, tokenizer, plan = llama
+    from app.engine.arithmetic import arithmetic
+    from app.engine.generation import generate
+
+    how = arithmetic(model, plan)
+    usual = generate(model, tokenizer, plan, how)
+    rows: list[int] = []
+    model.get_base_model().lm_head.register_forward_pre_hook(
+        lambda _module, inputs: rows.append(inputs[0].shape[0])
+    )
+    for name, value in asked.items():
+        setattr(model.generation_config, name, value)
+    said = generate(model, tokenizer, plan, how)
+    assert (said.problem, said.tokens, set(rows)) == ("", usual.tokens, {1})
+
+
 def raising(model: Any, error: Exception) -> None:
     def refuse(*_arguments: Any, **_options: Any) -> None:
         raise error

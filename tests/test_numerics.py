@@ -206,6 +206,43 @@ def test_a_loss_that_is_no_number_is_the_devices_fault_where_the_weights_are_ord
 
 
 @pytest.mark.parametrize(
+    ("again", "fault"), [(6.3, None), (7.1, Fault.NUMERICS)], ids=["repeats", "does not"]
+)
+def test_a_base_that_gives_another_loss_each_time_is_the_devices_fault(
+    again: float, fault: Fault | None
+) -> None:
+    facts = with_steps(base_loss=6.3, start_loss=6.9, base_loss_again=again)
+    found = judged_one("adapter_starts_at_zero", facts, PLAN)
+    assert (found.status, found.fault) == (Status.FAIL, fault)
+    on_card = judged_one("adapter_starts_at_zero", facts, replace(PLAN, profile=H100))
+    assert on_card.status is Status.WARN  # until a result of such a card is committed
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"zero_matrices": ("embed.weight",), "all_zero": ("embed.weight",)}, Fault.DATA_INVALID),
+        (
+            {
+                "zero_matrices": ("embed.weight",),
+                "all_zero": ("embed.weight",),
+                "unlike_file": ("embed.weight",),
+            },
+            Fault.NUMERICS,
+        ),
+        ({"largest_magnitude": 1e30, "largest_name": "q_proj.lora_A.default.weight"},
+         Fault.NUMERICS),  # a fresh adapter is in no file
+        ({"largest_magnitude": 1e30, "unlike_file": ("w",)}, Fault.NUMERICS),
+    ],
+)  # fmt: skip
+def test_only_what_the_file_holds_too_makes_it_the_files_fault(
+    change: dict[str, Any], fault: Fault
+) -> None:
+    facts = replace(with_steps(**NO_NUMBERS), weights=replace(WEIGHTS, **change))
+    assert judged_one("loss_finite", facts, PLAN).fault is fault
+
+
+@pytest.mark.parametrize(
     ("change", "fault"),
     [({}, None), ({"all_zero": ("norm.weight",)}, Fault.DATA_INVALID),
      ({"largest_magnitude": 1e20}, Fault.DATA_INVALID)],

@@ -453,6 +453,20 @@ def test_a_layer_that_is_switched_off_is_named_and_stays_off(llama: tuple[Any, A
     assert "model.layers.0.mlp.up_proj" in found["adapter.attached"].reason
 
 
+def test_a_pair_that_was_frozen_before_the_steps_is_not_thawed_for_them(
+    llama: tuple[Any, Any, Plan],
+) -> None:
+    """PEFT's `disable_adapter()` lets every pair train when it ends."""
+    model, tokenizer, plan = llama
+    pair = layer(model, 0).mlp.up_proj
+    for matrix in (pair.lora_A["default"].weight, pair.lora_B["default"].weight):
+        matrix.requires_grad = False
+    found = failing(CHECKS, run(model, tokenizer, plan), plan)
+    assert found["numerics.gradient_reaches_every_pair"].status is Status.FAIL
+    assert "model.layers.0.mlp.up_proj" in found["numerics.gradient_reaches_every_pair"].reason
+    assert not pair.lora_A["default"].weight.requires_grad
+
+
 def test_packed_experts_that_were_unpacked_to_bfloat16_train_in_it() -> None:
     """Mixtral's: Unsloth's CPU backend makes all the rest float32."""
     import torch

@@ -61,19 +61,25 @@ def suspects(weights: WeightFacts) -> str:
 
 
 def _too_large(weights: WeightFacts) -> bool:
-    """Checkpoints hold a few hundreds at most; beyond float16 is out of proportion in any dtype."""
+    """Checkpoints hold a few hundreds at most; beyond float16 is out of proportion in any dtype.
+
+    A fresh adapter is in no file.
+    """
     beyond = (weights.largest_magnitude or 0.0) > FLOAT16_MAX
-    return beyond and weights.largest_name not in weights.unlike_file
+    ours = ".lora_" in weights.largest_name
+    return beyond and not ours and weights.largest_name not in weights.unlike_file
 
 
 def blame_steps(weights: WeightFacts, plan: Plan) -> tuple[Fault, str, str]:
     """Whose fault numbers are that training made of finite weights: fault, why, next step.
 
-    Weights out of proportion explain them, on every node; nothing else in the file is known to.
+    Weights out of proportion explain them, and so do matrices of zeros, on every node; nothing else
+    in the file is known to.
     """
-    if _too_large(weights):
+    empty = set(weights.zero_matrices) - set(weights.unlike_file)
+    if _too_large(weights) or empty:
         step = "use another copy or revision of the checkpoint"
-        return Fault.DATA_INVALID, f"weights out of proportion: {suspects(weights)}", step
+        return Fault.DATA_INVALID, f"suspected weights: {suspects(weights)}", step
     if plan.profile.needs_gpu:
         return Fault.NUMERICS, "", NODE_STEP
     largest = f"{weights.largest_magnitude} in {weights.largest_name}"

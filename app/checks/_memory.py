@@ -55,11 +55,12 @@ def memory_as_forecast(facts: NumericsFacts, plan: Plan) -> Finding:
         return skipped(f"the forecast is of text alone; {peak}")
     bounds = f"{size(used.low)} to {size(used.high)} for {facts.steps.n_tokens} tokens"
     if used.peak <= used.high:
-        return passed("the steps took no more memory than forecast", expected=bounds, actual=peak)
-    others = " (what other processes hold is in it)" if plan.profile.needs_gpu else ""
+        return passed("no more memory was taken than forecast", expected=bounds, actual=peak)
+    on_gpu = plan.profile.needs_gpu
+    others = " (what other processes hold is in it)" if on_gpu else " (since the process began)"
     return warned(
-        f"the steps took {size(used.peak - used.high)} more than the forecast's most: "
-        f"{peak}, {bounds}",
+        f"{'the device' if on_gpu else 'the process'} took {size(used.peak - used.high)} more than "
+        f"the forecast's most: {peak}, {bounds}",
         expected=bounds,
         actual=f"{peak}{others}",
         next_step="leave more room than the forecast says for this model, and report its "

@@ -61,6 +61,16 @@ def adapter_starts_at_zero(facts: NumericsFacts, plan: Plan) -> Finding:
     step = "check the adapter's B, and the kernels that replace PEFT's LoRA"
     if _unfinite(steps.start_loss, steps.base_loss):
         return failed(reason, expected=expected, actual=shown, next_step=step, fault=Fault.NUMERICS)
+    again = steps.base_loss_again
+    if again is not None and not math.isclose(again, steps.base_loss, rel_tol=tolerance):
+        return unlike(
+            plan,
+            "the base alone gives another loss each time, on the same batch",
+            expected=f"{steps.base_loss!r} again, relative tolerance {tolerance:g}",
+            actual=f"{again!r}",
+            next_step=NODE_STEP,
+            fault=Fault.NUMERICS,
+        )
     return unlike(plan, reason, expected=expected, actual=shown, next_step=step)
 
 
@@ -115,9 +125,10 @@ def gradients_finite(facts: NumericsFacts, plan: Plan) -> Finding:
         return skipped(_NO_LOSS)
     if steps.bad_gradients or _unfinite(*steps.gradient_norms):
         fault, why, step = blame_steps(facts.weights, plan)
+        named = f", {len(steps.bad_gradients)}: {listed(steps.bad_gradients)}"
+        what = "gradients are" if steps.bad_gradients else "the norm of all gradients is"
         return failed(
-            f"gradients are not finite{why and f' ({why})'}, {len(steps.bad_gradients)}: "
-            f"{listed(steps.bad_gradients)}",
+            f"{what} not finite{why and f' ({why})'}{named if steps.bad_gradients else ''}",
             expected="finite gradients in every step",
             actual=f"norms {_numbers(steps.gradient_norms)}",
             next_step=step,

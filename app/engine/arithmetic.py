@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from app.blame import blamed
 from app.errors import BootError
 from app.outcome import Fault
 from app.plan import Plan
@@ -69,14 +70,15 @@ def computing(how: Arithmetic, device: torch.device) -> AbstractContextManager[o
 def stepping() -> Iterator[None]:
     """Around what computes steps: an error of the model's own code becomes a finding.
 
-    Dtypes and shapes that do not fit raise these types, on every node alike. What the device says,
-    and what raises in our own code, goes on as it is.
+    Dtypes, shapes and configurations that do not fit raise these types, on every node alike. What
+    the device says, want of memory, and what raises in our own code go on as they are.
     """
     try:
         yield
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+    except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
-        if of_the_device(error) or _APP in Path(place.filename).resolve().parents:
+        known = of_the_device(error) or blamed(error) is not None
+        if known or _APP in Path(place.filename).resolve().parents:
             raise
         raise BootError(
             f"a training step of this model fails: {type(error).__name__}: {error}",

@@ -16,6 +16,15 @@ from app.facts.words import one_line
 from app.plan import Plan
 
 TOKENS = 8  # one pass over the prompt, and seven with a cache, which are one row each
+# What a checkpoint's generation_config.json may ask for beside sampling, and what then either is
+# refused or is no greedy search.
+_GREEDY: dict[str, Any] = {
+    "do_sample": False,
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "penalty_alpha": None,
+    "stop_strings": None,
+}
 
 
 def generate(model: Any, tokenizer: Any, plan: Plan, how: Arithmetic) -> GenerationFacts:
@@ -36,10 +45,10 @@ def generate(model: Any, tokenizer: Any, plan: Plan, how: Arithmetic) -> Generat
             found = model.generate(
                 **inputs,
                 max_new_tokens=TOKENS,
-                do_sample=False,
                 use_cache=True,
                 output_logits=True,
                 return_dict_in_generate=True,
+                **_GREEDY,
                 **options,
             )
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError) as e:

@@ -20,6 +20,11 @@ from app.facts.names import origin_name
 _CONFIGS = ("config", "generation_config")
 # Unsloth's generate leaves this on a model, for whose cached forwards it then takes another path.
 _FOR_GENERATION = "_flag_for_generation"
+# What of torch's own state a library may set for itself and forget to put back.
+_GLOBALS: tuple[Callable[[], object], ...] = (
+    *(torch.get_num_threads, torch.get_default_dtype, torch.is_grad_enabled),
+    *(torch.are_deterministic_algorithms_enabled, torch.get_float32_matmul_precision),
+)
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -119,6 +124,7 @@ def condition(model: nn.Module, trained: list[nn.Parameter]) -> dict[str, object
         origin = f"{type(config).__name__} {id(config):x}"
         found |= {f"{key} of {origin}": value for key, value in _plain(config).items()}
     found |= {f"padding_side of {type(t).__name__}": t.padding_side for t in _tokenizers(model)}
+    found |= {f"torch.{ask.__name__}()": ask() for ask in _GLOBALS}
     found |= {f"bytes of {name}": total for name, total in byte_sums(summed).items()}
     names = ("Python", "numpy", "torch", "CUDA")
     for name, state in zip(names, _generators(), strict=True):

@@ -58,9 +58,9 @@ def take(
     away = _out_of_reach(placed, batch.modalities)
     record = _Record()
     with _evaluating(model):
-        with adapter_off(model):
-            base_loss = _loss_value(model, batch, how, plan)
+        base_loss = _base_loss(model, batch, how, plan)
         start_loss = _loss_value(model, batch, how, plan)
+        again = None if start_loss == base_loss else _base_loss(model, batch, how, plan)
     model.train()
     _seed(plan)
     memory_use.begin(device)
@@ -77,6 +77,7 @@ def take(
         modalities=batch.modalities,
         notes=batch.notes,
         base_loss=base_loss,
+        base_loss_again=again,
         start_loss=start_loss,
         losses=tuple(record.losses),
         gradient_norms=tuple(record.norms),
@@ -124,6 +125,11 @@ def loss_of(model: Any, batch: Batch, how: Arithmetic) -> torch.Tensor:
 def _loss_value(model: Any, batch: Batch, how: Arithmetic, plan: Plan) -> float:
     _seed(plan)
     return loss_of(model, batch, how).item()
+
+
+def _base_loss(model: Any, batch: Batch, how: Arithmetic, plan: Plan) -> float:
+    with adapter_off(model):
+        return _loss_value(model, batch, how, plan)
 
 
 def _train(

@@ -122,6 +122,7 @@ def scan(model: nn.Module, checkpoint: CheckpointFacts | None = None) -> WeightF
     ]
     largest, largest_name = max(good, default=(None, ""))
     odd = [each for each in good if each[0] > FLOAT16_MAX or (each[0] == 0 and _carries(each[1]))]
+    matrices = {name for name, _, tensor in judged if tensor.ndim > 1}
     files = FileTensors(model, checkpoint)
     return WeightFacts(
         n_scanned=len(judged),
@@ -133,6 +134,7 @@ def scan(model: nn.Module, checkpoint: CheckpointFacts | None = None) -> WeightF
         largest_magnitude=largest,
         largest_name=largest_name,
         all_zero=tuple(name for size, name in odd if size == 0),
+        zero_matrices=tuple(name for size, name in odd if size == 0 and name in matrices),
         unlike_file=tuple(name for size, name in odd[:_DETAILS] if files.differs(name, size)),
         seconds=time.perf_counter() - started,
     )

@@ -44,7 +44,8 @@ class WeightFacts:
     """The finite scan. Integer tensors are no part of it, packed ones are judged by their scales.
 
     `not_judged` are non-persistent buffers that are not finite, `on_meta` tensors without data,
-    `all_zero` weights of nothing but zeros (a healthy norm may be that: Gemma's adds one);
+    `all_zero` weights of nothing but zeros (a healthy norm may be that: Gemma's adds one),
+    `zero_matrices` those of them that no healthy model has;
     `unlike_file` those that hold zeros alone, or more than float16 can, and in the file do not.
     """
 
@@ -55,6 +56,7 @@ class WeightFacts:
     largest_magnitude: float | None = None
     largest_name: str = ""
     all_zero: tuple[str, ...] = ()
+    zero_matrices: tuple[str, ...] = ()
     unlike_file: tuple[str, ...] = ()
     seconds: float = 0.0
 
@@ -104,7 +106,8 @@ class StepFacts:
     """Training steps on one fixed batch. `arithmetic` says how they were computed, and why.
 
     `base_loss` is without the adapter, `start_loss` with it, both before any step and without
-    dropout; `losses` and `gradient_norms` have one value per step, in order.
+    dropout; where they differ the base's was computed once more, as `base_loss_again`. `losses` and
+    `gradient_norms` have one value per step, in order.
     """
 
     learning_rate: float
@@ -126,6 +129,7 @@ class StepFacts:
     tokens_per_s: float | None = None  # of the steps after the first, where there are several
     recomputed: Recomputed = Recomputed()
     memory: MemoryUse = MemoryUse()
+    base_loss_again: float | None = None
 
     @property
     def finite(self) -> bool:
