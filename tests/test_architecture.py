@@ -34,7 +34,8 @@ BELOW = {
     "facts": {"outcome", "plan", "profiles"},
     "checks": LEAVES | {"plan", "facts", "sections", "sections_numerics"},
     "probes": LEAVES | {"errors", "plan", "facts", "rehearsal"},
-    "engine": LEAVES | {"errors", "plan", "facts", "slippage"},
+    "blame": {"errors", "facts", "outcome", "profiles"},
+    "engine": LEAVES | {"blame", "errors", "plan", "facts", "slippage"},
     "bake": LEAVES | {"errors", "plan", "facts", "image", "probes", "checks", "engine"},
 }
 
@@ -52,6 +53,8 @@ def imported(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module == "app":
+            yield from (f"app.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield node.module or ""
 
