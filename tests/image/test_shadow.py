@@ -23,11 +23,14 @@ done
 """
 # Two processes of 20 s each, and the models' builders, on two cores that others may use.
 _TIMEOUT_S = 900.0
+HOST = "h100"  # what scripts/env.sh installs
 
 
 @pytest.fixture(scope="module")
 def measured(image: Image) -> dict[str, Cells]:
     """The cells of each card, by root, who may read the private checkout and write beside it."""
+    if image.profile == HOST:
+        pytest.skip("tests/test_shadow_stack.py has this lock without an image")
     where = ["--rm", "--network=none", f"--label={LABEL}", "--user=0:0", "--entrypoint=sh"]
     tests = [f"--volume={image.clone / 'tests'}:/checkout/tests:ro", "--env=PYTHONPATH=/checkout"]
     done = docker("run", *where, *tests, image.tag, "-euc", _MEASURE, timeout_s=_TIMEOUT_S)
