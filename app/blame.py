@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from dataclasses import replace
 
 from app.errors import BootError, causes, number_told, system_error
 from app.facts import disk
@@ -34,6 +35,9 @@ _STEPS = {
     Fault.READ_ERROR: "check the disk or mount, and its free space; another node may have it right",
     Fault.CONFIG: "give this uid the right to it, or set a folder where it has that",
 }
+
+# Printed by bitsandbytes 0.50's native library before it leaves the process: the driver's text.
+_NATIVE = re.compile(r"Error (.+) at line \d+ in file ")
 
 
 def blamed(error: BaseException, told: str = "") -> Finding | None:
@@ -73,6 +77,9 @@ def of_line(line: str) -> Finding | None:
         return out_of_host_memory(line)
     if status := _STATUS.search(line):
         return library(status, line)
+    if native := _NATIVE.match(line):
+        told = f"a call of CUDA failed: {one_line(native[1])}"
+        return replace(accelerator(None, line), reason=told, source="what bitsandbytes printed")
     return of_number(number_told(line), line)
 
 

@@ -20,9 +20,11 @@ _THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+")
 _CURRENT = "Current thread "
 _FRAME = re.compile(r'\s+File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<name>.*)')
 _PARTS = 3  # of a file's path: package, module, and the folder between
-# An exception's last line (a dotted class name, alone or before a colon), or the interpreter's own.
+# An exception's last line (a dotted class name, alone or before a colon), the interpreter's own, or
+# what bitsandbytes' native library prints of a failed CUDA call before it leaves the process.
 _EXCEPTION = re.compile(
-    r"Fatal Python error: |(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt)(?::|$)"
+    r"Fatal Python error: |Error .+ at line \d+ in file |"
+    r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt)(?::|$)"
 )
 # Readers of files, or of memory that a file is mapped to, by a part of their module's path.
 _READERS = (

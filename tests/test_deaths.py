@@ -384,3 +384,12 @@ def test_whatever_is_in_the_trace_the_report_stays_bounded(trace: list[str]) -> 
     assert len(lines) <= 200
     assert all(len(line) <= 500 for line in lines)
     assert len(judge(Death("worker", signal=signal.SIGSEGV, trace=tuple(trace))).reason) < 600
+
+
+def test_a_native_library_that_leaves_the_process_tells_of_the_device() -> None:
+    """bitsandbytes prints what CUDA said, and calls exit(1)."""
+    said = "Error an illegal memory access was encountered at line 84 in file /src/csrc/ops.cu"
+    death = Death(who="worker", exit_code=1, on_device=True, output=("loading", said, ""))
+    found = judge(death)
+    assert found.fault is Fault.NODE_UNFIT
+    assert found.reason.endswith("a call of CUDA failed: an illegal memory access was encountered")
