@@ -348,3 +348,29 @@ def test_a_gradient_that_is_no_number_is_named_where_it_begins() -> None:
     assert (found.status, found.fault) == (Status.FAIL, Fault.NUMERICS)
     assert "a gradient is not finite, first behind" in found.reason
     assert "(model.layers.0)" in found.reason
+
+
+def test_compiled_layers_are_looked_into() -> None:
+    """As Unsloth compiles every layer on a GPU; hooks that come later are not asked by them."""
+    import torch
+
+    layer = torch.nn.Sequential(linear(2.0), linear(300.0))
+    compiled = torch.compile(layer.forward, backend="eager")
+    model = made_by_hand(lambda _, x: compiled(x), layer=layer)
+    model(torch.ones(1, 2), labels=None, use_cache=False)  # what the steps have compiled
+    found = measured(model, [[1.0, 2.0]])
+    assert values(found.forward)["Linear"] == ("layer.1", 1200.0)
+
+
+def test_of_a_long_text_the_beginning_is_measured() -> None:
+    import torch
+
+    from app.engine.batch import Batch, shortened
+
+    ids = torch.arange(20).reshape(2, 10)
+    batch = Batch({"input_ids": ids, "labels": ids}, 10, 9, ("text",), ())
+    short = shortened(batch, 4)
+    assert (short.n_tokens, short.inputs["labels"].tolist()) == (4, ids[:, :4].tolist())
+    assert shortened(batch, 10) is batch
+    media = replace(batch, modalities=("text", "image"))
+    assert shortened(media, 4) is media

@@ -18,6 +18,7 @@ from app.facts.numerics import NumericsFacts
 from app.outcome import Fault, Finding, Status
 from app.plan import Plan
 from app.probes.safetensors import read_checkpoint
+from app.profiles import CPU, V100, Profile
 from app.sections_numerics import Steps
 from tests import stack_models
 from tests.stack_models import adapted, load, plan_for
@@ -465,6 +466,46 @@ def test_a_pair_that_was_frozen_before_the_steps_is_not_thawed_for_them(
     assert found["numerics.gradient_reaches_every_pair"].status is Status.FAIL
     assert "model.layers.0.mlp.up_proj" in found["numerics.gradient_reaches_every_pair"].reason
     assert not pair.lora_A["default"].weight.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("profile", "scaler", "counts"), [(V100, False, True), (V100, True, False), (CPU, False, False)]
+)
+def test_a_gradient_of_a_that_float16_rounded_to_zeros_has_come_through(
+    llama: tuple[Any, Any, Plan], profile: Profile, *, scaler: bool, counts: bool
+) -> None:
+    """Without a scaler; one that is None has not."""
+    import torch
+
+    from app.engine import adapter, steps
+    from app.engine.arithmetic import Arithmetic
+
+    model, _, plan = llama
+    matrices = adapter.lora_parameters(model)
+    how = Arithmetic(torch.float16, "played", scaler=scaler)
+    found = steps._rounded(matrices, how, replace(plan, profile=profile))
+    assert found == ({id(a) for a, _ in matrices.values()} if counts else set())
+
+
+def test_unsloths_fused_loss_is_given_the_scaler_for_the_steps_alone(
+    llama: tuple[Any, Any, Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from app.engine import numerics
+    from app.engine.arithmetic import Arithmetic
+    from app.engine.packed import base_model
+
+    model, tokenizer, plan = llama
+    base: Any = base_model(model)
+    seen: list[bool] = []
+    base.register_forward_hook(lambda *_: seen.append(hasattr(base, "accelerator_scaler")))
+    how = Arithmetic(torch.float16, "played", scaler=True)
+    monkeypatch.setattr(numerics, "arithmetic", lambda *_: how)
+    run(model, tokenizer, plan)
+    assert any(seen)
+    assert not all(seen)  # the losses before, headroom and generation are without
+    assert not hasattr(base, "accelerator_scaler")
 
 
 def test_packed_experts_that_were_unpacked_to_bfloat16_train_in_it() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -34,6 +34,14 @@ class Batch:
     n_supervised: int
     modalities: tuple[str, ...]
     notes: tuple[str, ...]
+
+
+def shortened(batch: Batch, n_tokens: int) -> Batch:
+    """The beginning of a text; a batch with media stays whole, whose tokens stand for it."""
+    if batch.modalities != ("text",) or batch.n_tokens <= n_tokens:
+        return batch
+    inputs = {name: value[:, :n_tokens] for name, value in batch.inputs.items()}
+    return replace(batch, inputs=inputs, n_tokens=n_tokens)
 
 
 def make(model: nn.Module, tokenizer: Any, plan: Plan, wanted: Collection[str]) -> Batch:

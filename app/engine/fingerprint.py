@@ -129,8 +129,12 @@ def _inputs(model: Any) -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 def _logits(model: Any, inputs: dict[str, torch.Tensor], how: Arithmetic) -> Any:
-    """Of every position. The adapter is switched off where there is one."""
-    with adapter_off(model), computing(how, inputs["input_ids"].device):
+    """Of every position, without the adapter.
+
+    Uncompiled: which kernel a compiler takes depends on timings, and on what ran before.
+    """
+    eager = torch.compiler.set_stance("force_eager")
+    with eager, adapter_off(model), computing(how, inputs["input_ids"].device):
         return getattr(model(**inputs, use_cache=False), "logits", None)
 
 

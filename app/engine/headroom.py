@@ -15,13 +15,15 @@ from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdKeyDictionary
 
 from app.engine.arithmetic import Arithmetic
-from app.engine.batch import Batch
+from app.engine.batch import Batch, shortened
 from app.engine.packed import base_model
 from app.engine.steps import loss_of
 from app.engine.weights import to_host
 from app.facts.headroom import HeadroomFacts, Largest
 from app.facts.names import dtype_name, origin_name
 
+# The largest activations stand at the first tokens and at marks of the template, not far behind.
+_TOKENS = 512
 _LEAST_BYTES = 2  # floats of one byte are codes of packed weights, and have no norm
 
 
@@ -38,10 +40,15 @@ _Peaks = dict[_Place, torch.Tensor]
 
 
 def measure(model: nn.Module, batch: Batch, how: Arithmetic) -> HeadroomFacts:
-    """One forward and one backward pass of a model in training mode; gradients are left behind."""
+    """One forward and one backward pass of a model in training mode; gradients are left behind.
+
+    Hooks see nothing of what is compiled, as the steps have done on a GPU with every layer: here
+    all runs uncompiled, which takes more memory, so that a long text is cut.
+    """
     started = time.perf_counter()
     watch = _Watch()
-    with watch.watching(base_model(model)):
+    batch = shortened(batch, _TOKENS)
+    with watch.watching(base_model(model)), torch.compiler.set_stance("force_eager"):
         loss = loss_of(model, batch, how)
         if loss.requires_grad:  # else no pair is in the graph, which is judged elsewhere
             loss.backward()

@@ -62,7 +62,8 @@ def preserved(model: nn.Module, trained: list[nn.Parameter]) -> Iterator[Callabl
         put_back()
         with torch.no_grad():
             for module, name, buffer, value in buffers:
-                buffer.copy_(value)
+                with torch.inference_mode(buffer.is_inference()):  # else it must not be written to
+                    buffer.copy_(value)
                 module._buffers[name] = buffer
         for parameter, requires_grad, grad in parameters:
             parameter.requires_grad_(requires_grad)

@@ -15,6 +15,7 @@ from torch import nn
 from app.engine import memory_use
 from app.engine.arithmetic import Arithmetic, computing
 from app.engine.batch import Batch
+from app.engine.packed import base_model
 from app.engine.preserve import adapter_off
 from app.engine.recomputed import Runs
 from app.engine.weights import to_host
@@ -151,6 +152,9 @@ def _train(
     optimizer = torch.optim.AdamW(parameters, lr=LEARNING_RATE, weight_decay=0.0)
     device = batch.inputs["labels"].device
     scaler = torch.amp.GradScaler(device.type, enabled=how.scaler)
+    if how.scaler:
+        _attach(model, scaler)
+    rounded = _rounded(matrices, how, plan)
     while len(record.losses) < plan.steps:
         optimizer.zero_grad(set_to_none=True)
         runs.in_backward = False
@@ -170,10 +174,33 @@ def _train(
             record.losses.append(value)
             record.norms.append(norm)
             record.bad += [names[id(parameter)] for parameter in bad]
-            record.reached |= {id(p) for p, size in zip(held, sizes, strict=True) if size != 0}
+            record.reached |= {
+                id(p) for p, size in zip(held, sizes, strict=True) if size != 0 or id(p) in rounded
+            }
         if held:
             scaler.step(optimizer)
             scaler.update()
+    if how.scaler:
+        _attach(model, None)
+
+
+def _attach(model: Any, scaler: torch.amp.GradScaler | None) -> None:
+    """As Unsloth's trainer does: its fused loss computes gradients in the forward pass, scaled."""
+    if scaler is None:
+        vars(base_model(model)).pop("accelerator_scaler", None)
+    else:
+        vars(base_model(model))["accelerator_scaler"] = scaler
+
+
+def _rounded(matrices: Matrices, how: Arithmetic, plan: Plan) -> frozenset[int]:
+    """Matrices whose gradient may be all zeros and still have come through.
+
+    Float16 without a scaler rounds A's first gradients to zero: they are products with B, which is
+    as small as one step. One that is None is no gradient there either.
+    """
+    if how.scaler or plan.profile.compute_dtype != "float16":
+        return frozenset()
+    return frozenset(id(a) for a, _ in matrices.values())
 
 
 def _speed(times: Sequence[float], n_tokens: int, started: float) -> float | None:
