@@ -155,6 +155,8 @@ def cast_adapter(_model: Any, layer: Any) -> None:
 def move_adapter(_model: Any, layer: Any) -> None:
     """New storage for an adapter's matrix: whoever holds the old one is left behind."""
     matrix = layer.lora_A["default"].weight
+    # Held, or the allocator may give the old place to a later copy.
+    vars(layer).setdefault("_held", []).append(matrix.data)
     matrix.data = matrix.data.clone()
 
 

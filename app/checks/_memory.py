@@ -49,20 +49,20 @@ def memory_as_forecast(facts: NumericsFacts, plan: Plan) -> Finding:
     if used.peak is None:
         return skipped("the system does not tell the peak")
     peak = f"{size(used.peak)} at the most"
-    if used.low is None or used.high is None:
-        return skipped(f"no forecast to compare with: {used.no_forecast}; {peak}")
-    if facts.steps.modalities != ("text",):
-        return skipped(f"the forecast is of text alone; {peak}")
+    text = facts.steps.modalities == ("text",)
+    if used.low is None or used.high is None or not text:
+        why = used.no_forecast if text else "the forecast is of text alone"
+        return skipped(f"no forecast to compare with: {why}; {peak}")
     bounds = f"{size(used.low)} to {size(used.high)} for {facts.steps.n_tokens} tokens"
     if used.peak <= used.high:
         return passed("no more memory was taken than forecast", expected=bounds, actual=peak)
-    on_gpu = plan.profile.needs_gpu
-    others = " (what other processes hold is in it)" if on_gpu else " (since the process began)"
+    more = f"{size(used.peak - used.high)} more than the forecast's most: {peak}, {bounds}"
+    if not plan.profile.needs_gpu:  # of the process since it began, with its libraries' pages
+        return skipped(f"a process on the host tells nothing of the steps alone; it took {more}")
     return warned(
-        f"{'the device' if on_gpu else 'the process'} took {size(used.peak - used.high)} more than "
-        f"the forecast's most: {peak}, {bounds}",
+        f"the device took {more}",
         expected=bounds,
-        actual=f"{peak}{others}",
+        actual=f"{peak} (what other processes hold is in it)",
         next_step="leave more room than the forecast says for this model, and report its "
         "architecture with this file",
     )
