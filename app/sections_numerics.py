@@ -5,9 +5,16 @@ Values are None where they are not finite: JSON has no NaN, and the check says s
 
 from __future__ import annotations
 
+import math
+
 from pydantic import Field
 
 from app.sections import Section
+
+
+def finite(value: float) -> float | None:
+    """The value as JSON can hold it."""
+    return value if math.isfinite(value) else None
 
 
 class Weights(Section):

@@ -7,7 +7,6 @@ beside this file. With --out the result is what a profile names as its evidence.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import sys
@@ -18,7 +17,7 @@ from typing import Any
 
 from app.profiles import PROFILES, Profile
 from bench.measure import Failed, cpu_model, measured, spread
-from bench.startup import CACHE, ROOT, STEPS, Run, bare, boot, environment, job_of, say
+from bench.startup import CACHE, ROOT, STEPS, Run, bare, boot, environment, job_of, say, tell
 
 ROUNDS = 5
 _BUILD_S = 900.0
@@ -42,11 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         say(f"failed: {failure}")
         return 1
     found = _summary(rounds, profile)
-    say(_table(found))
-    text = json.dumps(found, indent=2) + "\n"
-    if options.out:
-        options.out.write_text(text, encoding="utf-8")
-    sys.stdout.write(text)
+    tell(found, _table(found), options.out)
     return 0
 
 

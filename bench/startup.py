@@ -62,11 +62,7 @@ def main(arguments: Sequence[str]) -> int:
         say(f"failed: {failure}")
         return 1
     found = _summary(rounds, options.steps)
-    say(_table(found))
-    text = json.dumps(found, indent=2) + "\n"
-    if options.out:
-        options.out.write_text(text, encoding="utf-8")
-    sys.stdout.write(text)
+    tell(found, _table(found), options.out)
     return 0
 
 
@@ -222,6 +218,15 @@ def _table(found: dict[str, Any]) -> str:
 def _line(number: int, runs: dict[str, Run]) -> str:
     name = f"round {number}" if number else "warm-up"
     return f"{name}: " + ", ".join(f"{kind} {runs[kind].cost.wall_s:.1f} s" for kind in _KINDS)
+
+
+def tell(found: Mapping[str, Any], table: str, out: Path | None) -> None:
+    """The table for whoever watches; the JSON to standard output, and to a file."""
+    say(table)
+    text = json.dumps(found, indent=2) + "\n"
+    if out:
+        out.write_text(text, encoding="utf-8")
+    sys.stdout.write(text)
 
 
 def say(text: str) -> None:

@@ -115,8 +115,8 @@ def _shown(found: Largest) -> sections.ClassHeadroom:
         module_class=found.module_class,
         name=found.name,
         dtype=found.dtype,
-        largest=found.value if math.isfinite(found.value) else None,
-        bits=found.bits if math.isfinite(found.bits) else None,
+        largest=sections.finite(found.value),
+        bits=sections.finite(found.bits),
     )
 
 

@@ -114,7 +114,7 @@ def section(facts: GoldenFacts) -> sections.Nf4:
                 of=each.of,
                 rows=each.rows,
                 dtype=each.dtype,
-                error=each.error if math.isfinite(each.error) else None,
+                error=sections.finite(each.error),
                 tolerance=each.tolerance,
             )
             for each in facts.products

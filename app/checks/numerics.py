@@ -9,8 +9,6 @@ and `_memory`, those of what the trained adapter computes in `_headroom` and `_g
 
 from __future__ import annotations
 
-import math
-
 from app import sections_numerics as sections
 from app.checks import Check, _generation, _headroom, _memory
 from app.checks._blame import NODE_STEP, blame
@@ -108,13 +106,13 @@ def _steps_section(steps: StepFacts) -> sections.Steps:
         gradient_checkpointing=_memory.checkpointing(steps.recomputed),
         n_tokens=steps.n_tokens,
         modalities=list(steps.modalities),
-        losses=[_or_none(loss) for loss in steps.losses],
-        gradient_norms=[_or_none(norm) for norm in steps.gradient_norms],
+        losses=[sections.finite(loss) for loss in steps.losses],
+        gradient_norms=[sections.finite(norm) for norm in steps.gradient_norms],
         n_skipped=steps.n_skipped,
         n_pairs=len(steps.pairs),
         n_pairs_with_gradient=len(with_gradient),
         n_pairs_unreachable=len(away),
-        base_loss=_or_none(steps.base_loss),
+        base_loss=sections.finite(steps.base_loss),
         peak_bytes=steps.memory.peak,
         forecast_low_bytes=steps.memory.low,
         forecast_high_bytes=steps.memory.high,
@@ -127,14 +125,10 @@ def _generation_section(said: GenerationFacts) -> sections.Generation:
     return sections.Generation(
         n_tokens=len(said.tokens),
         tokens=list(said.tokens),
-        largest_logit=_or_none(max(said.largest)) if said.largest else None,
+        largest_logit=sections.finite(max(said.largest)) if said.largest else None,
         problem=said.problem,
         seconds=said.seconds,
     )
-
-
-def _or_none(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 CHECKS: tuple[Check[NumericsFacts], ...] = (

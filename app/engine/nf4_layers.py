@@ -54,8 +54,6 @@ def tried(run: Callable[[], torch.Tensor]) -> tuple[torch.Tensor | None, str]:
     """What a kernel gives, or why it refuses. What the device itself says goes on as it is."""
     try:
         return run(), ""
-    except torch.OutOfMemoryError:
-        raise
     except (RuntimeError, ValueError) as error:
         if of_the_device(error):
             raise
